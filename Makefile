@@ -1,0 +1,33 @@
+# Every target sets up what it needs: Python 3.11 or newer is enough to start.
+#   make serve       chat with a real model at http://127.0.0.1:8000   (PORT=8001 for another port)
+#   make test        the whole test command
+#   make setup       only the environment, in .venv
+#   make notebooks   open the book in Jupyter
+#   make bench       measure the current stack, for a row on the scoreboard
+
+PYTHON ?= python3
+HOST ?= 127.0.0.1
+PORT ?= 8000
+PY := .venv/bin/python
+
+.PHONY: serve test setup notebooks bench
+.DEFAULT_GOAL := serve
+
+setup:
+	@command -v $(PYTHON) >/dev/null || { echo "No $(PYTHON) here. Install Python 3.11 or newer, or name yours: make setup PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) chapters/bootstrap.py
+
+serve: setup
+	@exec $(PY) -m shared.serving --host $(HOST) --port $(PORT)
+
+test: setup
+	$(PY) -m chapters build --check
+	$(PY) -m chapters verify
+	$(PY) -m pytest -q
+	$(PY) -m chapters test-solved
+
+notebooks: setup
+	@exec $(PY) -m jupyter lab chapters
+
+bench: setup
+	@exec $(PY) -m chapters bench

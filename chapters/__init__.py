@@ -1,0 +1,20 @@
+"""The reader's side of the book: one folder a chapter, and the command that checks the exercises."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Todo(NotImplementedError):
+    """Raised by the body of an exercise that is still to be written."""
+
+    def __init__(self, exercise_id: str):
+        super().__init__(f"exercise {exercise_id} is still to do: python -m chapters hint {exercise_id}")
+        self.exercise_id = exercise_id
+
+
+def check(what: str) -> None:
+    """Check one exercise ("1.2") or a whole chapter ("1") from a notebook; prints what the command prints."""
+    from chapters.checking import check_and_print
+
+    check_and_print(what)

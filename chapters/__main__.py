@@ -1,0 +1,313 @@
+"""The reader's command: `python -m chapters`."""
+
+import os
+import subprocess
+import sys
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from chapters import answers, bench, solved, views
+from chapters import verify as contract
+from chapters.checking import check as run_check
+from chapters.checking import print_results, reader_bodies
+from chapters.exercises import Book
+from chapters.progress import Progress
+from chapters.regions import BookError
+from chapters.solutions import read_solutions
+
+app = typer.Typer(
+    help="Work through the book: check your exercises, get hints, run the server on your own parts.",
+    no_args_is_help=False,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(bench.app, name="bench")
+console = Console(highlight=False, soft_wrap=True)
+
+Which = Annotated[str, typer.Argument(metavar="WHICH", help="a chapter (9) or an exercise (9.4)")]
+Chapter = Annotated[int, typer.Argument(metavar="CHAPTER", help="a chapter's number")]
+
+
+@app.callback(invoke_without_command=True)
+def progress(context: typer.Context) -> None:
+    """With no command: what is done, to do and failing, and whose parts are in use."""
+    if context.invoked_subcommand is not None:
+        return
+    book, done = Book(), Progress()
+    table = Table(
+        "chapter", "done", "to do", "not yet", "unchecked", "in use", title="Your own parts", title_justify="left"
+    )
+    for number, folder in book.folders.items():
+        exercises = [e for e in book.exercises.values() if e.chapter == number]
+        try:
+            bodies = reader_bodies(book, number)
+        except BookError as error:
+            console.print(str(error), style="red", markup=False)
+            continue
+        status = [state(e.id, bodies[e.id], done) for e in exercises]
+        counts = [str(status.count(name) or "") for name in ("done", "to do", "not yet", "unchecked")]
+        own = [m.name for m in book.chapter_modules(number) if m.name in done.use]
+        table.add_row(f"{number:2}  {folder.name[5:]}", *counts, "yours" if own else "reference")
+    console.print(table)
+    console.print(
+        "next: python -m chapters notebook N · check N · hint N.k · use N      all commands: python -m chapters --help"
+    )
+
+
+def state(exercise_id: str, region: object, done: Progress) -> str:
+    """An exercise's state, from its body and the last check of that same body."""
+    if region.is_todo:
+        return "to do"
+    last = done.checked.get(exercise_id)
+    return last["status"] if last and last["digest"] == views.digest(region.body) else "unchecked"
+
+
+@app.command()
+def check(
+    which: Annotated[str | None, typer.Argument(metavar="[WHICH]", help="a chapter (9) or an exercise (9.4)")] = None,
+    traceback: Annotated[bool, typer.Option("--traceback", help="show Python's traceback too")] = False,
+) -> None:
+    """Check your answers. Exit code 1 when one is wrong."""
+    results = run_check(which, Book(), Progress())
+    print_results(results, console, traceback)
+    raise typer.Exit(int(any(result.status == "not yet" for result in results)))
+
+
+@app.command()
+def watch(which: Which) -> None:
+    """Check again whenever you save; Ctrl-C ends it."""
+    book = Book()
+    files = {exercise.module.view for exercise in book.select(which)}
+    seen: object = None
+    while True:
+        now = {file: file.stat().st_mtime_ns if file.exists() else 0 for file in files}
+        if now != seen:
+            seen = now
+            console.rule(time.strftime("%H:%M:%S"))
+            try:
+                print_results(run_check(which, book, Progress()), console)
+            except BookError as error:
+                console.print(str(error), style="red", markup=False)
+            console.print("watching; save to check again, Ctrl-C to stop", style="dim")
+        time.sleep(0.3)
+
+
+@app.command()
+def hint(
+    exercise: Annotated[str, typer.Argument(metavar="EXERCISE")],
+    all_: Annotated[bool, typer.Option("--all", help="show every hint at once")] = False,
+) -> None:
+    """The next hint for an exercise; each call shows one more."""
+    book, done = Book(), Progress()
+    chosen = one(book, exercise)
+    hints = read_solutions(book.solutions(chosen.chapter) / "README.md", book)[chosen.id].hints
+    shown = len(hints) if all_ else min(done.hints.get(exercise, 0) + 1, len(hints))
+    for number, text in enumerate(hints[:shown], 1):
+        console.print(f"hint {number} of {len(hints)}: {text}", markup=False)
+    done.hints[exercise] = shown
+    done.save()
+    console.print(
+        f"more: python -m chapters hint {exercise}"
+        if shown < len(hints)
+        else f"that was the last one; the answer: python -m chapters answer {exercise}",
+        style="dim",
+    )
+
+
+@app.command()
+def answer(
+    which: Which, write: Annotated[bool, typer.Option("--write", help="fill it into your file")] = False
+) -> None:
+    """Show the reference's answer with its reason, or fill it in."""
+    book = Book()
+    chosen = book.select(which)
+    if write:
+        say(answers.write_answer(chosen, book))
+        return
+    for exercise in chosen:
+        solution = read_solutions(book.solutions(exercise.chapter) / "README.md", book)[exercise.id]
+        console.print(f"{exercise.id}  {exercise.title}", style="bold")
+        console.print(
+            f"# exercise {exercise.id}: {exercise.region.prompt}\n{exercise.region.body}\n# end\n", markup=False
+        )
+        for why in solution.why:
+            console.print(why.replace("**", "") + "\n", markup=False)
+
+
+@app.command()
+def diff(which: Which) -> None:
+    """Your bodies against the reference's."""
+    text = answers.difference(which, Book())
+    console.print(
+        text or "no difference: what you wrote is the reference's, word for word, or nothing is written yet",
+        markup=False,
+    )
+
+
+@app.command()
+def reset(which: Which) -> None:
+    """Start over; what you wrote is kept below .backup/."""
+    say(answers.reset(which, Book(), Progress()))
+
+
+@app.command()
+def use(
+    chapter: Annotated[int | None, typer.Argument(metavar="[CHAPTER]")] = None,
+    reference: Annotated[
+        bool, typer.Option("--reference", help="back to the finished parts (without a number: all)")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="also when a check fails")] = False,
+) -> None:
+    """Run later chapters and the server on your parts of a chapter."""
+    book, done = Book(), Progress()
+    if chapter is not None:
+        book.select(str(chapter))
+    if reference:
+        say(answers.use_reference(chapter, book, done))
+        return
+    if chapter is None:
+        raise BookError("which chapter? python -m chapters use 9 (or: use --reference, for the finished parts)")
+    with working(f"checking chapter {chapter}"):
+        results = run_check(str(chapter), book, done)
+    failing = [result for result in results if result.status == "not yet"]
+    if failing and not force:
+        print_results(failing, console)
+        raise BookError(
+            f"chapter {chapter} is not in use, since {', '.join(r.exercise.id for r in failing)} fails; "
+            f"mend it, or: python -m chapters use {chapter} --force"
+        )
+    say(answers.use_own(chapter, book, done))
+    console.print("measure it, for a row on the scoreboard: python -m chapters bench", style="dim")
+
+
+@app.command()
+def notebook(chapter: Chapter) -> None:
+    """Open a chapter's notebook in Jupyter."""
+    book = Book()
+    if chapter not in book.folders:
+        raise BookError(f"no chapter {chapter}; there are: {', '.join(map(str, book.folders))}")
+    path = book.folders[chapter] / "notebook.ipynb"
+    root = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+    raise typer.Exit(
+        subprocess.run([sys.executable, "-m", "jupyter", "lab", *root, str(path)], cwd=book.root).returncode
+    )
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def serve(context: typer.Context) -> None:
+    """Start the server; takes the same options as python -m shared.serving (see serve --help)."""
+    raise typer.Exit(subprocess.run([sys.executable, "-m", "shared.serving", *context.args]).returncode)
+
+
+@app.command()
+def build(
+    check_only: Annotated[bool, typer.Option("--check", help="write nothing; fail when a view is out of step")] = False,
+) -> None:
+    """(Authors) Generate the readers' files and the answers from shared/."""
+    book = Book()
+    if check_only:
+        problems = views.out_of_step(book)
+        say(problems)
+        if problems:
+            raise BookError("out of step: edit shared/, then run: python -m chapters build")
+        console.print(f"{len(book.modules)} modules, {len(book.exercises)} exercises: every view is in step")
+        return
+    say(views.build(book) or ["nothing to do: every view is in step"])
+
+
+@app.command()
+def execute(chapter: Chapter) -> None:
+    """(Authors) Run a chapter's notebook on the answers and write it, with outputs, to solutions/."""
+    book = Book()
+    started = time.monotonic()
+    with working(f"executing chapter {chapter}'s notebook"):
+        path = solved.execute(chapter, book)
+    console.print(f"{book.relative(path)}: written, {time.monotonic() - started:.0f} s")
+
+
+@app.command()
+def verify(
+    chapter: Annotated[int | None, typer.Option("--chapter", metavar="N", help="only this chapter")] = None,
+    json: Annotated[bool, typer.Option("--json", help="print JSON, nothing else")] = False,
+) -> None:
+    """(Authors) Hold every exercise against the book's contract. Exit code 1 when one breaks it."""
+    book = Book()
+    with working("verifying", quiet=json) as step:
+        verdicts, stray = contract.verify(book, chapter, step)
+    bad = bool(stray) or any(verdict.problems for verdict in verdicts)
+    if json:
+        print(contract.as_json(verdicts, stray))
+        raise typer.Exit(int(bad))
+    for verdict in verdicts:
+        rejected = sum(mistake["rejected"] for mistake in verdict.mistakes)
+        mark = "[red]broken[/]" if verdict.problems else "[green]kept[/]"
+        console.print(
+            f"{verdict.id:<6}{verdict.title:<36} stub {verdict.stub}, answer {verdict.answer}, "
+            f"{rejected} of {len(verdict.mistakes)} mistakes rejected   {mark}"
+        )
+        say(f"      {problem}" for problem in verdict.problems)
+    say(stray)
+    console.print(
+        f"\n{len(verdicts)} exercises, {sum(bool(v.problems) for v in verdicts)} broken, {len(stray)} stray problems"
+    )
+    raise typer.Exit(int(bad))
+
+
+@app.command("test-solved")
+def solved_tests(
+    chapter: Annotated[int | None, typer.Option("--chapter", metavar="N", help="only this chapter")] = None,
+) -> None:
+    """(Authors) In a scratch copy with every answer written and in use: run all tests and all solved notebooks."""
+    raise typer.Exit(solved.solved_tests(Book(), chapter))
+
+
+def one(book: Book, exercise: str):
+    """The exercise meant; a chapter's number is refused."""
+    chosen = book.select(exercise)
+    if "." not in exercise:
+        raise BookError(f"which exercise? chapter {exercise} has {', '.join(e.id for e in chosen)}")
+    return chosen[0]
+
+
+def say(lines) -> None:
+    for line in lines:
+        console.print(line, markup=False)
+
+
+def working(text: str, quiet: bool = False):
+    """A spinner with the elapsed time; gives a function that changes its text."""
+    from contextlib import contextmanager
+
+    @contextmanager
+    def spinner():
+        with Bar(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            transient=True,
+            console=Console(stderr=True),
+            disable=quiet,
+        ) as bar:
+            task = bar.add_task(text)
+            yield lambda step: bar.update(task, description=f"{text}: {step}")
+
+    return spinner()
+
+
+def main() -> None:
+    """Run the command; errors are one line, Ctrl-C is quiet."""
+    try:
+        app()
+    except BookError as error:
+        Console(stderr=True, soft_wrap=True).print(str(error), style="red", markup=False, highlight=False)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Check the reader's answers: run an exercise's tests and say what a good teacher would say."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from chapters.exercises import Book, Exercise, reader_text
+from chapters.progress import Progress
+from chapters.regions import BookError, find_regions
+from chapters.views import digest
+
+LIMIT_S = 900
+PLAIN_PYTEST = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # the installed plugins take seconds to import
+STYLE = {"done": "green", "not yet": "red", "to do": "yellow"}
+
+
+@dataclass
+class Result:
+    """What the tests say of one exercise."""
+
+    exercise: Exercise
+    status: str  # "done" | "not yet" | "to do"
+    lines: list[str] = field(default_factory=list)
+    traceback: str = ""
+
+
+def run_tests(book: Book, chapter: int, ids: list[str]) -> list[dict[str, Any]]:
+    """Run the tests of some exercises of one chapter in a process of its own. Returns each test's outcome."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "results.json"
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "--no-header",
+            "-p",
+            "no:cacheprovider",
+            f"--results={file}",
+            *(f"--exercise={exercise_id}" for exercise_id in ids),
+            str(book.tests(chapter)),
+        ]
+        try:
+            run = subprocess.run(
+                command,
+                cwd=book.root,
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+                env=os.environ | PLAIN_PYTEST | {"PYTHONPATH": str(book.root)},
+            )
+        except subprocess.TimeoutExpired:
+            raise BookError(f"the tests of chapter {chapter} ran for more than {LIMIT_S} s and were stopped") from None
+        if not file.exists() or run.returncode not in (0, 1, 5):
+            raise BookError(f"the tests of chapter {chapter} could not run:\n{run.stdout[-4000:]}{run.stderr[-2000:]}")
+        return json.loads(file.read_text(encoding="utf-8"))
+
+
+def check(what: str | None, book: Book, progress: Progress) -> list[Result]:
+    """Check one exercise ("9.4"), a chapter ("9") or all, and remember the outcome. Raises BookError."""
+    chosen = book.select(what)
+    found: list[Result] = []
+    for chapter in sorted({exercise.chapter for exercise in chosen}):
+        here = [exercise for exercise in chosen if exercise.chapter == chapter]
+        bodies = reader_bodies(book, chapter)
+        ready = [e.id for e in here if not bodies[e.id].is_todo]
+        outcomes = run_tests(book, chapter, ready) if ready else []
+        for exercise in here:
+            own = [outcome for outcome in outcomes if outcome["exercise"] == exercise.id]
+            region = bodies[exercise.id]
+            file = book.relative(exercise.module.view)
+            if region.is_todo:
+                result = Result(exercise, "to do", [f"{file}:{region.body_first}"])
+                progress.checked.pop(exercise.id, None)
+            else:
+                result = judge(exercise, own, f"{file}:{region.body_first}")
+                if result.status == "to do":
+                    progress.checked.pop(exercise.id, None)
+                else:
+                    progress.checked[exercise.id] = {"status": result.status, "digest": digest(region.body)}
+            found.append(result)
+    progress.save()
+    return found
+
+
+def reader_bodies(book: Book, chapter: int) -> dict[str, Any]:
+    """Exercise id -> the region in the reader's file."""
+    return {
+        region.id: region
+        for module in book.chapter_modules(chapter)
+        for region in find_regions(reader_text(module, book), book.relative(module.view))
+    }
+
+
+def judge(exercise: Exercise, outcomes: list[dict[str, Any]], place: str) -> Result:
+    """Turn an exercise's test outcomes into one result; the first failure speaks."""
+    hint = f"python -m chapters hint {exercise.id}"
+    for outcome in sorted(outcomes, key=lambda outcome: outcome["outcome"] != "rejected"):
+        if outcome["outcome"] == "rejected":
+            return Result(
+                exercise, "not yet", [outcome["detail"], outcome["because"], f"{place}      {hint}"], outcome["test"]
+            )
+        if outcome["outcome"] == "crashed":
+            where = outcome["place"] or place
+            return Result(
+                exercise, "not yet", [outcome["detail"], f"{where}      {hint}"], outcome.get("traceback", "")
+            )
+    blocked = [outcome for outcome in outcomes if outcome["outcome"] == "todo"]
+    if blocked:
+        return Result(
+            exercise, "to do", [f"written, but its tests need {blocked[0]['todo']} first: {blocked[0]['place']}"]
+        )
+    if not any(outcome["outcome"] == "passed" for outcome in outcomes):
+        skipped = outcomes[0]["detail"] if outcomes else "it has no tests"
+        return Result(exercise, "to do", [f"not judged: {skipped}"])
+    return Result(exercise, "done")
+
+
+def print_results(results: list[Result], console: Console, tracebacks: bool = False) -> None:
+    """One block an exercise, as the book shows them."""
+    for result in results:
+        title = f"{result.exercise.id}  {result.exercise.title}"
+        console.print(f"{title:<66} [{STYLE[result.status]}]{result.status}[/]", highlight=False, soft_wrap=True)
+        for line in result.lines:
+            for part in line.splitlines():
+                console.print(f"     {part}", highlight=False, markup=False, soft_wrap=True)
+        if tracebacks and result.traceback:
+            console.print(result.traceback, highlight=False, markup=False, soft_wrap=True)
+    if len(results) > 1:
+        counts = {status: sum(r.status == status for r in results) for status in STYLE}
+        console.print("\n" + " · ".join(f"{count} {status}" for status, count in counts.items()), highlight=False)
+
+
+def check_and_print(what: str) -> None:
+    """The notebook's check: the same words as the command's."""
+    book = Book()
+    console = Console(force_jupyter=False, force_terminal=False, width=110)
+    try:
+        print_results(check(what, book, Progress(book.root)), console)
+    except BookError as error:
+        console.print(str(error), highlight=False, markup=False)

@@ -1,0 +1,122 @@
+"""What the chapter tests judge with: expectations that say what a good teacher would say."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+
+class Rejected(AssertionError):
+    """An answer that is wrong. `detail` says what was seen, `because` the likely cause."""
+
+    def __init__(self, detail: str, because: str):
+        super().__init__(f"{detail}\n{because}")
+        self.detail, self.because = detail, because
+
+
+def exercise(exercise_id: str) -> pytest.MarkDecorator:
+    """Marks a test as one of an exercise's: `@exercise("5.1")`."""
+    return pytest.mark.exercise(exercise_id)
+
+
+def expect(condition: Any, because: str) -> None:
+    """Reject unless the condition holds."""
+    if not condition:
+        raise Rejected("a property that must hold does not", because)
+
+
+def expect_equal(got: Any, want: Any, because: str) -> None:
+    """Reject unless `got` equals `want` exactly (numbers, strings, lists, shapes, arrays)."""
+    if is_array(got) or is_array(want):
+        expect_close(got, want, because, rtol=0, atol=0)
+    elif isinstance(got, list | tuple) and isinstance(want, list | tuple):
+        for index, (g, w) in enumerate(zip(got, want, strict=False)):
+            if not plainly_equal(g, w):
+                raise Rejected(f"expected {short(w)} at [{index}], got {short(g)}", because)
+        if len(got) != len(want):
+            raise Rejected(f"expected {len(want)} items, got {len(got)}: {short(got)}", because)
+    elif not plainly_equal(got, want):
+        raise Rejected(f"expected {short(want)}, got {short(got)}", because)
+
+
+def expect_close(got: Any, want: Any, because: str, rtol: float = 1e-5, atol: float = 1e-8) -> None:
+    """Reject unless `got` is within atol + rtol * |want| of `want`, everywhere. Names the first wrong place."""
+    if got is None:
+        raise Rejected("got None; does the function return its result?", because)
+    try:
+        a, b = to_array(got), to_array(want)
+    except (TypeError, ValueError) as error:
+        raise Rejected(f"expected numbers, got {type(got).__name__} {short(got)} ({error})", because) from None
+    if a.shape != b.shape:
+        raise Rejected(f"expected shape {b.shape}, got {a.shape}", because)
+    if a.dtype.kind not in "biufc":
+        raise Rejected(f"expected numbers, got {short(got)}", because)
+    with np.errstate(invalid="ignore"):
+        wrong = ~np.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
+    if wrong.any():
+        index = tuple(int(i) for i in np.argwhere(wrong)[0])
+        place = f" at [{', '.join(map(str, index))}]" if index else ""
+        g, w = a[index].item(), b[index].item()
+        ratio = ""
+        if isinstance(g, int | float) and isinstance(w, int | float) and w and np.isfinite(g) and np.isfinite(w):
+            ratio = f" ({g / w:.3g} times)"
+        count = f"; {int(wrong.sum())} of {wrong.size} values are wrong" if wrong.size > 1 else ""
+        raise Rejected(f"expected {number(w)}{place}, got {number(g)}{ratio}{count}", because)
+
+
+@contextmanager
+def expect_raises(kind: type[Exception], because: str, match: str | None = None) -> Iterator[None]:
+    """Reject unless the block raises `kind` (and, with `match`, a message that contains it, whatever the case)."""
+    from chapters import Todo
+
+    try:
+        yield
+    except Todo:
+        raise
+    except kind as error:
+        if match is not None and match.lower() not in str(error).lower():
+            raise Rejected(
+                f"expected {kind.__name__} with a message that contains {match!r}, got {str(error)!r}", because
+            ) from error
+    except Exception as error:
+        raise Rejected(f"expected {kind.__name__}, got {type(error).__name__}: {error}", because) from error
+    else:
+        raise Rejected(f"expected {kind.__name__}, and nothing was raised", because)
+
+
+def is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) or hasattr(value, "detach")
+
+
+def to_array(value: Any) -> np.ndarray:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        value = value.float() if str(value.dtype) in ("torch.bfloat16", "torch.float16") else value
+        return value.numpy()
+    if isinstance(value, list | tuple) and any(hasattr(item, "detach") for item in value):
+        return np.array([to_array(item) for item in value])
+    return np.asarray(value)
+
+
+def plainly_equal(got: Any, want: Any) -> bool:
+    if is_array(got) or is_array(want):
+        a, b = to_array(got), to_array(want)
+        return a.shape == b.shape and bool((a == b).all())
+    return (
+        type(got) is type(want)
+        and got == want
+        or got == want
+        and not isinstance(got, bool)
+        and not isinstance(want, bool)
+    )
+
+
+def number(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else text[:150] + f" … ({len(text)} characters)"

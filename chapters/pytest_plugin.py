@@ -1,0 +1,150 @@
+"""The pytest side of the exercises: skip what is to do and name its place, say why an answer is wrong."""
+
+import json
+import signal
+import threading
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from chapters import ROOT, Todo
+from chapters.judge import Rejected
+
+SECONDS = 60  # for one test of an exercise
+results = pytest.StashKey[list[dict[str, Any]]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("exercises")
+    group.addoption(
+        "--exercise", action="append", default=[], metavar="ID", help="run only this exercise's tests (9.4)"
+    )
+    group.addoption("--results", metavar="FILE", help="write each exercise test's outcome to FILE, as JSON")
+    group.addoption("--exercise-seconds", type=float, default=SECONDS, metavar="S", help="limit for one exercise test")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "exercise(id): judges one exercise; skipped while that is still to do")
+    config.addinivalue_line("markers", "real: needs the real model (fetched on first use)")
+    config.addinivalue_line("markers", "gpu: needs a CUDA device")
+    config.stash[results] = []
+
+
+def exercise_id(item: pytest.Item) -> str | None:
+    marker = item.get_closest_marker("exercise")
+    return marker.args[0] if marker else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = set(config.getoption("--exercise"))
+    if wanted:
+        config.hook.pytest_deselected(items=[item for item in items if exercise_id(item) not in wanted])
+        items[:] = [item for item in items if exercise_id(item) in wanted]
+    if any(item.get_closest_marker("gpu") for item in items):
+        import torch
+
+        if not torch.cuda.is_available():
+            for item in items:
+                if item.get_closest_marker("gpu"):
+                    item.add_marker(pytest.mark.skip(reason="needs a CUDA device; there is none here"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Stop an exercise's test that doesn't end."""
+    limit = item.config.getoption("--exercise-seconds")
+    alarm = hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
+    if exercise_id(item) is None or not alarm:
+        return (yield)
+
+    def stop(_: int, frame: FrameType | None) -> None:
+        place = readers_line(traceback.extract_stack(frame))
+        raise Rejected(
+            f"not finished after {limit:g} s" + (f", at {place}" if place else ""),
+            "a loop that never ends, perhaps: what should make it stop?",
+        )
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+    report = yield
+    ident = exercise_id(item)
+    outcome: dict[str, Any] | None = None
+    if call.excinfo is not None:
+        error, place = call.excinfo.value, readers_line(traceback.extract_tb(call.excinfo.tb))
+        todo = find_todo(error)
+        if todo is not None:
+            report.outcome = "skipped"
+            file, line = stub_place(todo)
+            report.longrepr = (str(item.path), line, f"Skipped: exercise {todo.exercise_id} is to do: {file}:{line}")
+            outcome = {"outcome": "todo", "todo": todo.exercise_id, "place": f"{file}:{line}"}
+        elif report.failed and isinstance(error, Rejected):
+            report.longrepr = f"{ident or item.name}: {error.detail}\n     {error.because}" + (
+                f"\n     {place}" if place else ""
+            )
+            outcome = {"outcome": "rejected", "detail": error.detail, "because": error.because, "place": place}
+        elif report.failed:
+            detail = "".join(traceback.format_exception_only(error)).strip()
+            outcome = {
+                "outcome": "crashed",
+                "detail": detail,
+                "because": "",
+                "place": place,
+                "traceback": str(report.longrepr),
+            }
+        elif report.skipped:
+            outcome = {"outcome": "skipped", "detail": str(error)}
+    elif report.when == "call" and report.passed:
+        outcome = {"outcome": "passed"}
+    if ident is not None and outcome is not None:
+        item.config.stash[results].append({"exercise": ident, "test": item.nodeid, **outcome})
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    file = session.config.getoption("--results")
+    if file:
+        Path(file).write_text(json.dumps(session.config.stash[results]), encoding="utf-8")
+
+
+def find_todo(error: BaseException | None) -> Todo | None:
+    """The Todo behind an error, also when a caller wrapped it in an error of its own."""
+    while error is not None:
+        if isinstance(error, Todo):
+            return error
+        if isinstance(error, BaseExceptionGroup):
+            return next((found for inner in error.exceptions if (found := find_todo(inner))), None)
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def stub_place(todo: Todo) -> tuple[str, int]:
+    """File and line of the stub that raised."""
+    frame = traceback.extract_tb(todo.__traceback__)[-1]
+    return shown(frame.filename), frame.lineno or 0
+
+
+def readers_line(stack: traceback.StackSummary) -> str:
+    """The innermost place in a reader's file, as `chapters/ch09_kv_cache/kv_cache.py:41`; empty when there is none."""
+    for frame in reversed(stack):
+        name = shown(frame.filename)
+        if name.startswith("chapters/ch"):
+            return f"{name}:{frame.lineno}"
+    return ""
+
+
+def shown(filename: str) -> str:
+    path = Path(filename)
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else filename

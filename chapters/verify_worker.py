@@ -1,0 +1,114 @@
+"""Runs a chapter's tests on every variant of its modules (stub, answer, each mistake) in one process; prints JSON.
+
+Usage: python -m chapters.verify_worker CHAPTER (called by `python -m chapters verify`).
+"""
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import sys
+import tempfile
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from chapters.exercises import Book
+from chapters.regions import fill, stub
+from chapters.solutions import read_solutions
+from chapters.views import view
+
+SECONDS = 20  # for one test of a wrong answer
+
+
+class Variants(MetaPathFinder, Loader):
+    """Serves the chapter's modules from memory, in place of the reader's files."""
+
+    def __init__(self) -> None:
+        self.sources: dict[str, tuple[str, str]] = {}  # module name -> (file name, source)
+
+    def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name not in self.sources:
+            return None
+        return importlib.util.spec_from_file_location(name, self.sources[name][0], loader=self)
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        file, source = self.sources[module.__name__]
+        exec(compile(source, file, "exec"), module.__dict__)
+
+
+def run_variant(book: Book, chapter: int, exercise_id: str) -> list[dict[str, Any]]:
+    """Run one exercise's tests on what `Variants` serves now. Returns each test's outcome."""
+    folder = book.tests(chapter)
+    for name in list(sys.modules):  # test files and the modules under test are imported anew
+        file = getattr(sys.modules[name], "__file__", None) or ""
+        if f"{name}.".startswith(f"chapters.{book.folders[chapter].name}.") or file.startswith(str(folder)):
+            del sys.modules[name]
+    with tempfile.TemporaryDirectory() as scratch:
+        results = Path(scratch) / "results.json"
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            code = pytest.main(
+                [
+                    "-q",
+                    "--no-header",
+                    "-p",
+                    "no:cacheprovider",
+                    "--tb=short",
+                    f"--results={results}",
+                    f"--exercise={exercise_id}",
+                    f"--exercise-seconds={SECONDS}",
+                    str(folder),
+                ]
+            )
+        if code not in (0, 1, 5):
+            raise SystemExit(f"pytest ended with {code} on exercise {exercise_id}:\n{output.getvalue()[-3000:]}")
+        return json.loads(results.read_text(encoding="utf-8"))
+
+
+def main(chapter: int) -> dict[str, Any]:
+    """All outcomes of a chapter: {exercise id: {"stub": [...], "answer": [...], "mistakes": [[...], ...]}}."""
+    book = Book(Path.cwd())
+    variants = Variants()
+    sys.meta_path.insert(0, variants)
+    answered: dict[str, tuple[str, str]] = {}
+    bodies = {e.id: e.region.body for e in book.select(str(chapter))}
+    for module in book.chapter_modules(chapter):
+        file = str(module.view)
+        answered[module.view_name] = (file, fill(view(module, book), bodies, file))
+    page = book.solutions(chapter) / "README.md"
+    solutions = read_solutions(page, book) if page.exists() else {}
+    outcomes: dict[str, Any] = {}
+    for exercise in book.select(str(chapter)):
+
+        def run(body: str, exercise=exercise) -> list[dict[str, Any]]:
+            name = exercise.module.view_name
+            file, source = answered[name]
+            text = fill(source, {exercise.id: body}, file)
+            variants.sources = answered | {name: (file, text)}
+            try:
+                compile(text, file, "exec")
+            except SyntaxError as error:
+                return [{"exercise": exercise.id, "test": "compile", "outcome": "crashed", "detail": str(error)}]
+            return run_variant(book, chapter, exercise.id)
+
+        mistakes = solutions[exercise.id].mistakes if exercise.id in solutions else []
+        outcomes[exercise.id] = {
+            "stub": run(stub(exercise.id)),
+            "answer": run(exercise.region.body),
+            "mistakes": [run(mistake.body) for mistake in mistakes],
+        }
+    return outcomes
+
+
+if __name__ == "__main__":
+    os.environ["BOOK_REFERENCE"] = "1"
+    print(json.dumps(main(int(sys.argv[1]))))

@@ -1,0 +1,173 @@
+"""Write what is generated from `shared/`: the readers' files and the answers in the solution pages."""
+
+import ast
+import difflib
+import hashlib
+import json
+import os
+import re
+from datetime import datetime
+from pathlib import Path
+
+from chapters.exercises import Book, Module, parse
+from chapters.regions import BookError, RegionError, find_regions, skeleton
+from chapters.solutions import fill_answers
+
+HEADER = re.compile(r"\A# Yours to finish\. Generated from (?P<source>\S+) \(version (?P<digest>[0-9a-f]{12})\)\.\n")
+
+
+def view(module: Module, book: Book) -> str:
+    """The reader's file for a module: the same code with every exercise's body still to do."""
+    source = book.relative(module.source)
+    text = skeleton(module.source.read_text(encoding="utf-8"), source)
+    lines = text.splitlines()
+    lines.insert(import_line(text, source) - 1, "from chapters import Todo")
+    rest = "\n".join(lines) + "\n"
+    return f"# Yours to finish. Generated from {source} (version {digest(rest)}).\n" + rest
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def import_line(text: str, file: str) -> int:
+    """The line (from 1) where an import may be put: before the first import that isn't from __future__."""
+    tree = parse(text, file)
+    for node in tree.body:
+        if isinstance(node, ast.Import) or isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            return node.lineno
+    for node in tree.body:
+        if not (
+            isinstance(node, ast.ImportFrom) or isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        ):
+            return node.lineno
+    return len(text.splitlines()) + 1
+
+
+def is_edited(text: str) -> bool:
+    """True when a reader's file is no longer as it was generated."""
+    header = HEADER.match(text)
+    return not header or digest(text[header.end() :]) != header["digest"]
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace a file in one step, so that a kill at any moment leaves either the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def back_up(path: Path, book: Book) -> Path:
+    """Keep a copy of a reader's file below .backup/ before it is overwritten. Returns the copy's path."""
+    stamp = datetime.now().strftime("%Y-%m-%d_%H%M%S_%f")
+    copy = book.root / ".backup" / path.parent.name / f"{path.stem}_{stamp}{path.suffix}"
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.write_bytes(path.read_bytes())
+    return copy
+
+
+def build(book: Book) -> list[str]:
+    """Write every view that is out of step. A reader's edited file is left alone. Returns a line for each change."""
+    done = []
+    for module in book.modules:
+        text, file = view(module, book), book.relative(module.view)
+        old = module.view.read_text(encoding="utf-8") if module.view.exists() else None
+        if old == text:
+            continue
+        if old is not None and is_edited(old):
+            if outside_difference(old, text, file):
+                done.append(
+                    f"{file}: edited by you, left alone (python -m chapters reset {module.chapter} starts over)"
+                )
+            continue
+        write_atomically(module.view, text)
+        done.append(f"{file}: written")
+    for chapter in sorted({module.chapter for module in book.modules}):
+        page = book.solutions(chapter) / "README.md"
+        if page.exists():
+            old = page.read_text(encoding="utf-8")
+            new = fill_answers(old, book, chapter)
+            if new != old:
+                write_atomically(page, new)
+                done.append(f"{book.relative(page)}: answers written")
+    return done
+
+
+def outside_difference(reader: str, generated: str, file: str) -> int | None:
+    """The first line (from 1, in the reader's file) that differs outside the bodies; None when only bodies differ."""
+    try:
+        blank = skeleton(reader, file)
+    except RegionError as error:
+        return error.line
+    if blank == generated:
+        return None
+    matcher = difflib.SequenceMatcher(a=reader.splitlines(), b=generated.splitlines(), autojunk=False)
+    bodies = {n for region in find_regions(reader, file) for n in range(region.body_first, region.last)}
+    for tag, first, last, _, _ in matcher.get_opcodes():
+        if tag != "equal" and not (last > first and set(range(first + 1, last + 1)) <= bodies):
+            return first + 1
+    return 1
+
+
+def out_of_step(book: Book) -> list[str]:
+    """What `build` would change, a line each. In a reader's working copy (it has a progress file) edits are fine."""
+    problems = []
+    readers_copy = (book.root / ".progress.json").exists()
+    for module in book.modules:
+        text, file = view(module, book), book.relative(module.view)
+        if not module.view.exists():
+            problems.append(f"{file}: missing")
+            continue
+        old = module.view.read_text(encoding="utf-8")
+        if old == text or readers_copy and is_edited(old):
+            continue
+        line = outside_difference(old, text, file)
+        if line is not None:
+            problems.append(f"{file}:{line}: out of step with {book.relative(module.source)}")
+    expected = {module.view for module in book.modules}
+    for folder in book.folders.values():
+        for file in sorted(folder.glob("*.py")):
+            if file.name != "__init__.py" and file not in expected:
+                problems.append(f"{book.relative(file)}: no module in shared/ holds these exercises")
+    for chapter, folder in book.folders.items():
+        page = book.solutions(chapter) / "README.md"
+        if page.exists():
+            text = page.read_text(encoding="utf-8")
+            if fill_answers(text, book, chapter) != text:
+                problems.append(f"{book.relative(page)}: its answers are out of step with shared/")
+        if not readers_copy:
+            problems += notebook_out_of_step(
+                folder / "notebook.ipynb", book.solutions(chapter) / "notebook.ipynb", book
+            )
+    return problems
+
+
+def notebook_out_of_step(reader: Path, solved: Path, book: Book) -> list[str]:
+    """The reader's notebook must carry no outputs, and the solved one must have the same cells."""
+    if not reader.exists():
+        return []
+    cells = read_cells(reader, book)
+    fix = f"python -m chapters execute {int(reader.parent.name[2:4])}"
+    problems = [
+        f"{book.relative(reader)}: cell {number} carries outputs; clear them: {fix}"
+        for number, cell in enumerate(cells, 1)
+        if cell.get("outputs")
+    ]
+    if not solved.exists():
+        return [*problems, f"{book.relative(solved)}: missing; {fix}"]
+    same = [(c["cell_type"], c["source"]) for c in cells] == [
+        (c["cell_type"], c["source"]) for c in read_cells(solved, book)
+    ]
+    if not same:
+        problems.append(f"{book.relative(solved)}: its cells differ from {book.relative(reader)}; {fix}")
+    return problems
+
+
+def read_cells(path: Path, book: Book) -> list[dict]:
+    """A notebook's cells with their sources as single strings. Raises BookError when the file is not a notebook."""
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise BookError(f"{book.relative(path)}: not a notebook ({error})") from None
+    return [{**cell, "source": "".join(cell["source"])} for cell in cells]

@@ -1,0 +1,186 @@
+"""The reader's side: check, hint, answer, diff, reset, use, and what happens when a file is broken."""
+
+import json
+
+RIGHT_AREA = "return math.pi * self.radius**2"
+
+
+def test_fresh_clone_is_to_do(book):
+    text = book.run("check", "3")
+    assert "0 done · 0 not yet · 2 to do" in text
+    assert "chapters/ch03_toy/parts.py:12" in text  # the stub's own line
+
+
+def test_wrong_answer_says_why_and_where(book):
+    book.solve("3.1", "return x * x")
+    text = book.run("check", "3.1", ok=False)
+    assert "3.1  double" in text
+    assert "not yet" in text
+    assert "expected 6, got 9" in text
+    assert "you may have squared it" in text
+    assert "chapters/ch03_toy/parts.py:12" in text
+    assert "python -m chapters hint 3.1" in text
+
+
+def test_right_answer_is_ticked_off_and_unticked_by_an_edit(book):
+    book.solve("3.1", "return x + x")
+    assert "done" in book.run("check", "3.1")
+    row = next(line for line in book.run().splitlines() if "toy" in line)
+    assert row.split("│")[2:5] == [" 1    ", " 1     ", "         "]
+    book.edit("chapters/ch03_toy/parts.py", lambda text: text.replace("return x + x", "return x + x + 0"))
+    row = next(line for line in book.run().splitlines() if "toy" in line)
+    assert row.split("│")[5].strip() == "1"  # unchecked
+
+
+def test_crash_names_the_readers_line(book):
+    book.solve("3.1", "y = x\nreturn y.nothing")
+    text = book.run("check", "3.1", ok=False)
+    assert "AttributeError: 'int' object has no attribute 'nothing'" in text
+    assert "chapters/ch03_toy/parts.py:13" in text
+
+
+def test_an_endless_loop_is_stopped(book):
+    book.edit("pyproject.toml", lambda text: text.replace('addopts = "', 'addopts = "--exercise-seconds=1 '))
+    book.solve("3.1", "while True:\n    pass")
+    text = book.run("check", "3.1", ok=False)
+    assert "not finished after 1 s, at chapters/ch03_toy/parts.py:1" in text
+    assert "never ends" in text
+
+
+def test_syntax_error_is_reported_with_its_line(book):
+    book.solve("3.1", "return 2 *")
+    text = book.run("check", "3", ok=False)
+    assert "chapters/ch03_toy/parts.py:12: Python can't read this line" in text
+    assert "return 2 *" in text
+    assert "chapters/ch03_toy/parts.py:12" in book.run()  # the overview survives it
+
+
+def test_deleted_markers_are_reported(book):
+    kept = book.view.read_text()
+    book.edit("chapters/ch03_toy/parts.py", lambda text: text.replace("    # exercise 3.1: return twice x\n", ""))
+    text = book.run("check", "3", ok=False)
+    assert "'# end' without a '# exercise' line above it" in text
+    book.view.write_text(kept.replace("    # end\n\n\nclass", "\n\nclass"))
+    text = book.run("check", "3", ok=False)
+    assert "exercise 3.1 has no '# end' line" in text
+    assert "reset 3" in text
+    book.view.write_text(kept.replace("# exercise 3.1: return", "# Exercise 3.1 return"))
+    assert "not a marker I can read" in book.run("check", "3", ok=False)
+    start, end = kept.index("    # exercise 3.1"), kept.index("class Circle")
+    book.view.write_text(kept[:start] + "    return 2 * x\n\n\n" + kept[end:])
+    assert "the line '# exercise 3.1: …' is gone" in book.run("check", "3", ok=False)
+
+
+def test_missing_and_unreadable_files_are_reported(book):
+    book.view.write_bytes(b"\xff\xfe")
+    assert "not UTF-8" in book.run("check", "3", ok=False)
+    book.view.unlink()
+    assert "reset 3" in book.run("check", "3", ok=False)
+    book.run("reset", "3")
+    assert "2 to do" in book.run("check", "3")
+
+
+def test_names_that_do_not_exist(book):
+    assert "no chapter 9" in book.run("check", "9", ok=False)
+    assert "chapter 3 has 3.1, 3.2" in book.run("check", "3.7", ok=False)
+    assert "neither a chapter" in book.run("check", "three", ok=False)
+    assert "which exercise? chapter 3 has 3.1, 3.2" in book.run("hint", "3", ok=False)
+
+
+def test_hints_come_one_at_a_time(book):
+    first = book.run("hint", "3.1")
+    assert "hint 1 of 2: What is three and three?" in first
+    assert "2 * x" not in first
+    second = book.run("hint", "3.1")
+    assert "hint 2 of 2" in second
+    assert "answer 3.1" in second
+
+
+def test_answer_shows_and_writes_and_keeps_what_was_there(book):
+    text = book.run("answer", "3.1")
+    assert "return 2 * x" in text
+    assert "Because the next function needs it." in text
+    book.solve("3.1", "return x * x  # mine")
+    text = book.run("answer", "3.1", "--write")
+    copy = book.root / text.split("kept as ")[1].split()[0]
+    assert "return x * x  # mine" in copy.read_text()
+    assert "done" in book.run("check", "3.1")
+
+
+def test_diff_shows_only_what_is_written(book):
+    assert "no difference" in book.run("diff", "3")
+    book.solve("3.1", "return x + x")
+    text = book.run("diff", "3")
+    assert "-return x + x" in text
+    assert "+return 2 * x" in text
+    assert "3.2" not in text
+
+
+def test_reset_one_exercise_keeps_the_other(book):
+    book.solve("3.1", "return x * x")
+    book.solve("3.2", RIGHT_AREA)
+    text = book.run("reset", "3.1")
+    assert "kept as .backup/" in text
+    assert 'raise Todo("3.1")' in book.view.read_text()
+    assert RIGHT_AREA in book.view.read_text()
+
+
+def test_build_never_overwrites_an_edited_file(book):
+    book.solve("3.1", "return x + x  # mine")
+    book.edit("shared/toy/parts.py", lambda text: text.replace("Twice x.", "Two times x."))
+    assert "edited by you, left alone" in book.run("build")
+    assert "return x + x  # mine" in book.view.read_text()
+
+
+def test_use_runs_the_finished_name_on_the_readers_file(book):
+    show = "import shared; from shared.toy import parts; print(parts.double(3), parts.Circle(1).area())"
+    show += "; print(shared.reader_parts())"
+    assert book.python(show).stdout.startswith("6 3.14159")
+    assert "nothing of chapter 3 is written yet" in book.run("use", "3", ok=False)
+    book.solve("3.1", "return x + x + 0.5 - 0.5")
+    text = book.run("use", "3")
+    assert "shared.toy.parts: yours, chapters/ch03_toy/parts.py; 3.2 still from the reference" in text
+    book.edit("chapters/ch03_toy/parts.py", lambda text: text.replace("+ 0.5 - 0.5", "+ 100"))
+    out = book.python(show).stdout
+    assert out.startswith("106 3.14159")  # the reader's 3.1, the reference's 3.2
+    assert "yours, chapters/ch03_toy/parts.py (3.2 still from the reference)" in out
+    book.run("use", "--reference", "3")
+    assert book.python(show).stdout.startswith("6 3.14159")
+
+
+def test_use_refuses_a_failing_part_unless_forced(book):
+    book.solve("3.1", "return x * x")
+    text = book.run("use", "3", ok=False)
+    assert "3.1 fails" in text
+    assert not json.loads((book.root / ".progress.json").read_text())["use"]
+    book.run("use", "3", "--force")
+    assert json.loads((book.root / ".progress.json").read_text())["use"]
+
+
+def test_a_part_in_use_that_breaks_says_so(book):
+    book.solve("3.1", "return x + x")
+    book.run("use", "3")
+    book.edit("chapters/ch03_toy/parts.py", lambda text: text.replace("return x + x", "return x +"))
+    run = book.python("from shared.toy import parts")
+    assert run.returncode != 0
+    assert "your part chapters/ch03_toy/parts.py, in use for shared.toy.parts, can't be loaded" in run.stderr
+    assert "use --reference 3" in run.stderr
+
+
+def test_a_broken_progress_file_loses_nothing(book):
+    (book.root / ".progress.json").write_text("{")
+    assert ".progress.json can't be read" in book.run("check", "3", ok=False)
+    assert (book.root / ".progress.json").read_text() == "{"
+
+
+def test_plain_pytest_skips_what_is_to_do(book):
+    run = book.python("import pytest; pytest.main(['-q', '-rs', '-p', 'no:cacheprovider', 'tests/ch03_toy'])")
+    assert "2 skipped" in run.stdout
+    assert "exercise 3.1 is to do: chapters/ch03_toy/parts.py:12" in run.stdout
+
+
+def test_the_notebooks_check_prints_the_same(book):
+    book.solve("3.1", "return x * x")
+    run = book.python("from chapters import check; check('3.1')")
+    assert "expected 6, got 9" in run.stdout
+    assert run.stderr == ""
