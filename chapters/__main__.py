@@ -1,9 +1,10 @@
 """The reader's command: `python -m chapters`."""
 
 import os
-import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -16,9 +17,9 @@ from chapters import answers, bench, solved, views
 from chapters import verify as contract
 from chapters.checking import check as run_check
 from chapters.checking import print_results, reader_bodies
-from chapters.exercises import Book
+from chapters.exercises import Book, Exercise
 from chapters.progress import Progress
-from chapters.regions import BookError
+from chapters.regions import BookError, Region
 from chapters.solutions import read_solutions
 
 app = typer.Typer(
@@ -60,7 +61,7 @@ def progress(context: typer.Context) -> None:
     )
 
 
-def state(exercise_id: str, region: object, done: Progress) -> str:
+def state(exercise_id: str, region: Region, done: Progress) -> str:
     """An exercise's state, from its body and the last check of that same body."""
     if region.is_todo:
         return "to do"
@@ -85,17 +86,20 @@ def watch(which: Which) -> None:
     book = Book()
     files = {exercise.module.view for exercise in book.select(which)}
     seen: object = None
-    while True:
-        now = {file: file.stat().st_mtime_ns if file.exists() else 0 for file in files}
-        if now != seen:
-            seen = now
-            console.rule(time.strftime("%H:%M:%S"))
-            try:
-                print_results(run_check(which, book, Progress()), console)
-            except BookError as error:
-                console.print(str(error), style="red", markup=False)
-            console.print("watching; save to check again, Ctrl-C to stop", style="dim")
-        time.sleep(0.3)
+    try:
+        while True:
+            now = {file: file.stat().st_mtime_ns if file.exists() else 0 for file in files}
+            if now != seen:
+                seen = now
+                console.rule(time.strftime("%H:%M:%S"))
+                try:
+                    print_results(run_check(which, book, Progress()), console)
+                except BookError as error:
+                    console.print(str(error), style="red", markup=False)
+                console.print("watching; save to check again, Ctrl-C to stop", style="dim")
+            time.sleep(0.3)
+    except KeyboardInterrupt:
+        console.print("stopped")
 
 
 @app.command()
@@ -194,15 +198,13 @@ def notebook(chapter: Chapter) -> None:
         raise BookError(f"no chapter {chapter}; there are: {', '.join(map(str, book.folders))}")
     path = book.folders[chapter] / "notebook.ipynb"
     root = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    raise typer.Exit(
-        subprocess.run([sys.executable, "-m", "jupyter", "lab", *root, str(path)], cwd=book.root).returncode
-    )
+    run_instead("jupyter", "lab", *root, str(path))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def serve(context: typer.Context) -> None:
     """Start the server; takes the same options as python -m shared.serving (see serve --help)."""
-    raise typer.Exit(subprocess.run([sys.executable, "-m", "shared.serving", *context.args]).returncode)
+    run_instead("shared.serving", *context.args)
 
 
 @app.command()
@@ -267,7 +269,7 @@ def solved_tests(
     raise typer.Exit(solved.solved_tests(Book(), chapter))
 
 
-def one(book: Book, exercise: str):
+def one(book: Book, exercise: str) -> Exercise:
     """The exercise meant; a chapter's number is refused."""
     chosen = book.select(exercise)
     if "." not in exercise:
@@ -275,29 +277,24 @@ def one(book: Book, exercise: str):
     return chosen[0]
 
 
-def say(lines) -> None:
+def say(lines: Iterable[str]) -> None:
     for line in lines:
         console.print(line, markup=False)
 
 
-def working(text: str, quiet: bool = False):
-    """A spinner with the elapsed time; gives a function that changes its text."""
-    from contextlib import contextmanager
+@contextmanager
+def working(text: str, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """A spinner with the elapsed time; gives a function that tells the step it is at."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Bar(*columns, transient=True, console=Console(stderr=True), disable=quiet) as bar:
+        task = bar.add_task(text)
+        yield lambda step: bar.update(task, description=f"{text}: {step}")
 
-    @contextmanager
-    def spinner():
-        with Bar(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            TimeElapsedColumn(),
-            transient=True,
-            console=Console(stderr=True),
-            disable=quiet,
-        ) as bar:
-            task = bar.add_task(text)
-            yield lambda step: bar.update(task, description=f"{text}: {step}")
 
-    return spinner()
+def run_instead(module: str, *arguments: str) -> None:
+    """Become another Python program, so that Ctrl-C and its exit code are that program's own."""
+    os.chdir(Book().root)
+    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
 
 
 def main() -> None:
