@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from chapters.exercises import Book, Module, parse
 from chapters.regions import BookError, RegionError, find_regions, skeleton
 from chapters.solutions import fill_answers
 
+CLAIMS = re.compile(r"(?P<start><!-- claims: [^\n]* -->)\n(?:.*?\n)?(?P<end><!-- end -->)", re.DOTALL)
 HEADER = re.compile(r"\A# Yours to finish\. Generated from (?P<source>\S+) \(version (?P<digest>[0-9a-f]{12})\)\.\n")
 
 
@@ -83,15 +85,37 @@ def build(book: Book) -> list[str]:
             continue
         write_atomically(module.view, text)
         done.append(f"{file}: written")
-    for chapter in sorted({module.chapter for module in book.modules}):
-        page = book.solutions(chapter) / "README.md"
-        if page.exists():
-            old = page.read_text(encoding="utf-8")
-            new = fill_answers(old, book, chapter)
-            if new != old:
-                write_atomically(page, new)
-                done.append(f"{book.relative(page)}: answers written")
+    for page, fill in pages(book):
+        old = page.read_text(encoding="utf-8")
+        if (new := fill(old)) != old:
+            write_atomically(page, new)
+            done.append(f"{book.relative(page)}: written")
     return done
+
+
+def fill_claims(text: str, book: Book) -> str:
+    """The README with its table of measured claims, from the executed notebooks. Without the markers: unchanged."""
+    if not CLAIMS.search(text):
+        return text
+    from shared.measure.claims import collect
+
+    try:
+        rows = collect(sorted((book.root / "solutions").glob("ch*/notebook.ipynb")))
+    except ValueError as error:
+        raise BookError(str(error)) from None
+    lines = ["| # | claim | measured | verdict | chapter |", "|---|---|---|---|---|"]
+    for row in rows:
+        cells = [str(row["number"]), row["claim"], row["measured"], row["verdict"], row["chapter"].partition("_")[2]]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
+    return CLAIMS.sub(lambda match: "\n".join([match["start"], *lines, match["end"]]), text)
+
+
+def pages(book: Book) -> list[tuple[Path, Callable[[str], str]]]:
+    """The pages that are written by hand but for a generated part, each with what fills that part in."""
+    found: list[tuple[Path, Callable[[str], str]]] = [(book.root / "README.md", lambda text: fill_claims(text, book))]
+    for chapter in book.folders:
+        found.append((book.solutions(chapter) / "README.md", lambda text, n=chapter: fill_answers(text, book, n)))
+    return [(path, fill) for path, fill in found if path.exists()]
 
 
 def outside_difference(reader: str, generated: str, file: str) -> int | None:
@@ -131,15 +155,14 @@ def out_of_step(book: Book) -> list[str]:
             if file.name != "__init__.py" and file not in expected:
                 problems.append(f"{book.relative(file)}: no module in shared/ holds these exercises")
     for chapter, folder in book.folders.items():
-        page = book.solutions(chapter) / "README.md"
-        if page.exists():
-            text = page.read_text(encoding="utf-8")
-            if fill_answers(text, book, chapter) != text:
-                problems.append(f"{book.relative(page)}: its answers are out of step with shared/")
         if not readers_copy:
             problems += notebook_out_of_step(
                 folder / "notebook.ipynb", book.solutions(chapter) / "notebook.ipynb", book
             )
+    for page, fill in pages(book):
+        text = page.read_text(encoding="utf-8")
+        if fill(text) != text:
+            problems.append(f"{book.relative(page)}: its generated part is out of step")
     return problems
 
 

@@ -109,7 +109,7 @@ def test_views_out_of_step(book):
     book.run("build")
     assert "every view is in step" in book.run("build", "--check")
     book.edit("shared/toy/parts.py", lambda text: text.replace("return 2 * x", "return x * 2"))
-    assert "its answers are out of step" in book.run("build", "--check", ok=False)
+    assert "its generated part is out of step" in book.run("build", "--check", ok=False)
 
 
 def test_a_view_edited_by_hand_is_out_of_step(book):
