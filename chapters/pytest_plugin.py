@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from chapters import ROOT, Todo
+from chapters.exercises import Book
 from chapters.judge import Rejected
+from chapters.variants import serve_reference
 
 SECONDS = 60  # for one test of an exercise
 results = pytest.StashKey[list[dict[str, Any]]]()
@@ -23,6 +25,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--exercise", action="append", default=[], metavar="ID", help="run only this exercise's tests (9.4)"
     )
+    group.addoption("--reference", action="store_true", help="judge the finished modules of shared/, not the reader's")
     group.addoption("--results", metavar="FILE", help="write each exercise test's outcome to FILE, as JSON")
     group.addoption("--exercise-seconds", type=float, default=SECONDS, metavar="S", help="limit for one exercise test")
 
@@ -32,6 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "real: needs the real model (fetched on first use)")
     config.addinivalue_line("markers", "gpu: needs a CUDA device")
     config.stash[results] = []
+    if config.getoption("--reference"):
+        serve_reference(Book())
 
 
 def exercise_id(item: pytest.Item) -> str | None:

@@ -4,16 +4,12 @@ Usage: python -m chapters.verify_worker CHAPTER (called by `python -m chapters v
 """
 
 import contextlib
-import importlib.util
 import io
 import json
 import os
 import sys
 import tempfile
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,28 +17,10 @@ import pytest
 from chapters.exercises import Book
 from chapters.regions import fill, stub
 from chapters.solutions import read_solutions
+from chapters.variants import Variants
 from chapters.views import view
 
 SECONDS = 20  # for one test of a wrong answer
-
-
-class Variants(MetaPathFinder, Loader):
-    """Serves the chapter's modules from memory, in place of the reader's files."""
-
-    def __init__(self) -> None:
-        self.sources: dict[str, tuple[str, str]] = {}  # module name -> (file name, source)
-
-    def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name not in self.sources:
-            return None
-        return importlib.util.spec_from_file_location(name, self.sources[name][0], loader=self)
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        return None
-
-    def exec_module(self, module: ModuleType) -> None:
-        file, source = self.sources[module.__name__]
-        exec(compile(source, file, "exec"), module.__dict__)
 
 
 def run_variant(book: Book, chapter: int, exercise_id: str) -> list[dict[str, Any]]:

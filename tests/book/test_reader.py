@@ -179,6 +179,11 @@ def test_plain_pytest_skips_what_is_to_do(book):
     assert "exercise 3.1 is to do: chapters/ch03_toy/parts.py:12" in run.stdout
 
 
+def test_pytest_on_the_reference(book):
+    run = book.python("import pytest; pytest.main(['-q', '-p', 'no:cacheprovider', '--reference', 'tests/ch03_toy'])")
+    assert "2 passed" in run.stdout
+
+
 def test_the_notebooks_check_prints_the_same(book):
     book.solve("3.1", "return x * x")
     run = book.python("from chapters import check; check('3.1')")
