@@ -1,0 +1,99 @@
+"""What a config.json may say, and what is refused by name."""
+
+import pytest
+
+from shared.model.config import ModelConfig, RopeScaling
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def test_defaults_are_hugging_faces():
+    config = ModelConfig.from_hf(LLAMA)
+    assert config == ModelConfig(
+        vocab_size=128,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=8,  # no grouping unless the file says so
+        head_dim=8,
+        max_position_embeddings=2048,
+        rms_norm_eps=1e-6,
+        rope_theta=10000.0,
+        rope_scaling=None,
+        tie_word_embeddings=False,
+    )
+
+
+def test_everything_said():
+    said = {"num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-5, "tie_word_embeddings": True}
+    config = ModelConfig.from_hf(LLAMA | said | {"rope_theta": 5e5, "max_position_embeddings": 99})
+    assert (config.num_key_value_heads, config.head_dim, config.rms_norm_eps) == (2, 16, 1e-5)
+    assert (config.tie_word_embeddings, config.rope_theta, config.max_position_embeddings) == (True, 5e5, 99)
+    assert ModelConfig.from_hf(LLAMA | {"head_dim": None, "num_key_value_heads": None}).head_dim == 8
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_theta": 5e5, "rope_scaling": LLAMA3},
+        {"rope_parameters": {"rope_theta": 5e5, **LLAMA3}},  # as newer versions of transformers write it
+        {"rope_theta": 5e5, "rope_scaling": {k.replace("rope_", ""): v for k, v in LLAMA3.items()}},  # as old ones do
+    ],
+)
+def test_rope_in_old_and_new_spelling(rope):
+    config = ModelConfig.from_hf(LLAMA | rope)
+    assert config.rope_theta == 5e5
+    assert config.rope_scaling == RopeScaling(8.0, 1.0, 4.0, 8192)
+
+
+def test_default_rope_in_the_new_spelling():
+    config = ModelConfig.from_hf(LLAMA | {"rope_parameters": {"rope_theta": 100000.0, "rope_type": "default"}})
+    assert (config.rope_theta, config.rope_scaling) == (100000.0, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "qwen2"}, "model_type 'qwen2'"),
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+        ({"attention_bias": True}, "attention_bias"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"sliding_window": 4096}, "sliding_window"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_type 'yarn'"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 4.0}}, "rope_type 'linear'"),
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}, "lacks low_freq_factor, high_freq_factor"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"num_key_value_heads": 3}, r"num_attention_heads \(8\) must be a multiple of num_key_value_heads \(3\)"),
+        ({"hidden_size": 60}, r"hidden_size \(60\) is not a multiple of num_attention_heads \(8\)"),
+        ({"head_dim": 7}, "head_dim must be even"),
+        ({"vocab_size": 0}, "vocab_size must be a whole number of at least 1, not 0"),
+        ({"num_hidden_layers": "2"}, "num_hidden_layers must be a whole number"),
+        ({"rms_norm_eps": 0}, "rms_norm_eps must be a number above 0"),
+        ({"rope_theta": -1.0}, "rope_theta must be a number above 0"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(change, message):
+    with pytest.raises(ValueError, match=message):
+        ModelConfig.from_hf(LLAMA | change)
+
+
+@pytest.mark.parametrize("field", [f for f in LLAMA if f != "model_type"])
+def test_a_missing_size_is_named(field):
+    with pytest.raises(ValueError, match=f"{field} missing"):
+        ModelConfig.from_hf({k: v for k, v in LLAMA.items() if k != field})

@@ -1,0 +1,281 @@
+"""The layers against torch's own, and the model against a slow loop over heads and positions in NumPy."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from shared.model import transformer
+from shared.model.transformer import attention, causal_mask, linear, rmsnorm, rope, swiglu
+from tests.tiny import TINY, tiny_model
+
+
+class GrowingCache:
+    """The plainest cache there can be: concatenate. It stands in for the real one, which has tests of its own."""
+
+    def __init__(self) -> None:
+        self.k = self.v = None
+
+    @property
+    def length(self) -> int:
+        return 0 if self.k is None else self.k.shape[2]
+
+    def update(self, k, v):
+        self.k = k if self.k is None else torch.cat((self.k, k), dim=2)
+        self.v = v if self.v is None else torch.cat((self.v, v), dim=2)
+        return self.k, self.v
+
+
+def loop_forward(state: dict[str, np.ndarray], config, ids: list[int]) -> np.ndarray:
+    """Logits [length, vocab] of one sequence in float64: one head, one query position at a time."""
+
+    def norm(x, name):
+        return np.stack([row / math.sqrt((row @ row) / len(row) + config.rms_norm_eps) * state[name] for row in x])
+
+    def turn(head):  # [length, head_dim] as complex numbers: pair i is x[i] + j x[i + half]
+        half = config.head_dim // 2
+        pairs = head[:, :half] + 1j * head[:, half:]
+        for position in range(len(head)):
+            for i in range(half):
+                pairs[position, i] *= np.exp(1j * position * config.rope_theta ** (-2 * i / config.head_dim))
+        return np.concatenate([pairs.real, pairs.imag], axis=1)
+
+    def attend(q, k, v):
+        rows = []
+        for t in range(len(q)):
+            scores = np.array([q[t] @ k[s] / math.sqrt(config.head_dim) for s in range(t + 1)])
+            weights = np.exp(scores - scores.max())
+            rows.append(sum(w * v[s] for s, w in enumerate(weights / weights.sum())))
+        return np.stack(rows)
+
+    x = state["model.embed_tokens.weight"][ids]
+    group = config.num_attention_heads // config.num_key_value_heads
+    for layer in range(config.num_hidden_layers):
+        p = f"model.layers.{layer}."
+        h = norm(x, p + "input_layernorm.weight")
+        q, k, v = (h @ state[f"{p}self_attn.{name}_proj.weight"].T for name in "qkv")
+        heads = []
+        for head in range(config.num_attention_heads):
+            mine = slice(head * config.head_dim, (head + 1) * config.head_dim)
+            theirs = slice(head // group * config.head_dim, (head // group + 1) * config.head_dim)
+            heads.append(attend(turn(q[:, mine]), turn(k[:, theirs]), v[:, theirs]))
+        x = x + np.concatenate(heads, axis=1) @ state[p + "self_attn.o_proj.weight"].T
+        h = norm(x, p + "post_attention_layernorm.weight")
+        gate, up = (h @ state[f"{p}mlp.{name}_proj.weight"].T for name in ("gate", "up"))
+        x = x + (gate / (1 + np.exp(-gate)) * up) @ state[p + "mlp.down_proj.weight"].T
+    head = state.get("lm_head.weight", state["model.embed_tokens.weight"])
+    return norm(x, "model.norm.weight") @ head.T
+
+
+def random_ids(batch: int, length: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(TINY.vocab_size, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_rmsnorm_is_torchs(dtype):
+    x, weight = torch.randn(2, 5, 48, dtype=dtype) * 3, torch.rand(48, dtype=dtype)
+    got = rmsnorm(x, weight, 1e-5)
+    assert got.dtype == dtype
+    torch.testing.assert_close(got, F.rms_norm(x, (48,), weight, 1e-5))
+
+
+def test_rmsnorm_keeps_float64_exact_and_widens_bf16():
+    x = torch.randn(7, 300, dtype=torch.float64)
+    by_hand = np.stack([row / math.sqrt(np.dot(row, row) / 300 + 1e-6) for row in x.numpy()])
+    np.testing.assert_allclose(rmsnorm(x, torch.ones(300, dtype=torch.float64), 1e-6), by_hand, rtol=1e-14)
+    big = torch.full((1, 4096), 300.0, dtype=torch.float16)  # its square is over float16's largest number
+    assert torch.equal(rmsnorm(big, torch.ones(4096, dtype=torch.float16), 1e-6), torch.ones_like(big))
+
+
+def test_linear_and_swiglu_by_numpy():
+    x, gate, up, down = (np.random.default_rng(0).normal(size=s) for s in ((3, 4), (6, 4), (6, 4), (4, 6)))
+    g = x @ gate.T
+    want = (g / (1 + np.exp(-g)) * (x @ up.T)) @ down.T
+    np.testing.assert_allclose(linear(torch.tensor(x), torch.tensor(gate)), g, rtol=1e-12)
+    np.testing.assert_allclose(swiglu(*map(torch.tensor, (x, gate, up, down))), want, rtol=1e-12)
+
+
+def test_rope_turns_pairs_half_a_head_apart():
+    x = torch.tensor([[[[1.0, 2.0, 3.0, 4.0]]]], dtype=torch.float64)  # pairs (1, 3) and (2, 4)
+    got = rope(x, torch.tensor([5]), theta=100.0).flatten()
+    first, second = complex(1, 3) * np.exp(5j), complex(2, 4) * np.exp(0.5j)
+    np.testing.assert_allclose(got, [first.real, second.real, first.imag, second.imag], rtol=1e-12)
+
+
+def test_rope_sees_only_the_distance():
+    q, k = torch.randn(2, 1, 8, dtype=torch.float64)
+
+    def product(m, n):
+        return (rope(q, torch.tensor([m]), 50.0) * rope(k, torch.tensor([n]), 50.0)).sum()
+
+    torch.testing.assert_close(product(3, 1), product(103, 101))
+    assert (product(3, 1) - product(4, 1)).abs() > 1e-3
+
+
+def test_rope_takes_positions_per_row():
+    x = torch.randn(2, 3, 4, 8, dtype=torch.float64)
+    positions = torch.tensor([[0, 1, 2, 3], [7, 8, 9, 20]])
+    rows = torch.stack([rope(x[b], positions[b], 100.0) for b in range(2)])
+    torch.testing.assert_close(rope(x, positions, 100.0), rows)
+
+
+def test_rope_at_far_positions_in_bf16():
+    """bf16 cannot tell position 257 from 256; the angle must not be computed in it."""
+    x = torch.ones(2, 8, dtype=torch.bfloat16)
+    got = rope(x, torch.tensor([256, 257]), 10000.0)
+    want = rope(x.double(), torch.tensor([256, 257]), 10000.0)
+    torch.testing.assert_close(got.double(), want, atol=0.01, rtol=0)
+
+
+def test_causal_mask_is_bottom_right():
+    assert causal_mask(3, 3).tolist() == [[True, False, False], [True, True, False], [True, True, True]]
+    assert causal_mask(2, 4).tolist() == [[True, True, True, False], [True, True, True, True]]
+    assert causal_mask(1, 4).all()
+
+
+@pytest.mark.parametrize(("batch", "heads", "kv_heads", "L", "S"), [(1, 4, 4, 5, 5), (2, 6, 2, 3, 7), (3, 6, 1, 1, 9)])
+def test_attention_is_torchs(batch, heads, kv_heads, L, S):
+    g = torch.Generator().manual_seed(0)
+    q = torch.randn(batch, L, heads, 8, generator=g, dtype=torch.float64).transpose(1, 2)  # not contiguous
+    k, v = torch.randn(2, batch, kv_heads, S, 8, generator=g, dtype=torch.float64)
+    wide_k, wide_v = (t.repeat_interleave(heads // kv_heads, dim=1) for t in (k, v))
+    per_row, per_head = (torch.rand(batch, n, L, S, generator=g) < 0.7 for n in (1, heads))
+    for mask in (causal_mask(L, S), None, per_row, per_head):
+        if mask is not None:
+            mask[..., 0] = True  # each query sees something
+        want = F.scaled_dot_product_attention(q, wide_k, wide_v, attn_mask=mask, scale=0.3)
+        torch.testing.assert_close(attention(q, k, v, mask, 0.3), want, rtol=1e-10, atol=1e-12)
+
+
+def test_attention_survives_large_scores():
+    q = torch.full((1, 1, 1, 4), 1e4)
+    k = torch.tensor([1.0, -1.0]).view(1, 1, 2, 1).expand(1, 1, 2, 4)
+    v = torch.tensor([[1.0], [2.0]]).expand(1, 1, 2, 4)
+    assert torch.equal(attention(q, k, v, None, 1.0), torch.ones(1, 1, 1, 4))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_model_is_the_loop(tied):
+    model = tiny_model(seed=3, config=dataclasses.replace(TINY, tie_word_embeddings=tied))
+    state = {name: weight.numpy() for name, weight in model.state_dict().items()}
+    assert ("lm_head.weight" in state) == (not tied)
+    ids = random_ids(3, 17)
+    got = model(ids)
+    for row in range(3):
+        np.testing.assert_allclose(got[row], loop_forward(state, model.config, ids[row].tolist()), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("chunks", [[20], [1] * 20, [7, 1, 1, 11], [19, 1], [1, 19], [5, 5, 5, 5]])
+def test_cached_is_uncached(chunks):
+    model, ids = tiny_model(seed=1), random_ids(2, 20)
+    want = model(ids)
+    caches = [GrowingCache() for _ in range(TINY.num_hidden_layers)]
+    got = torch.cat([model(part, caches) for part in ids.split(chunks, dim=1)], dim=1)
+    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+    assert caches[0].length == 20
+
+
+def test_the_real_cache_after_a_rewind():
+    from shared.inference.kv_cache import new_caches
+
+    model, ids = tiny_model(seed=1), random_ids(2, 12)
+    caches = new_caches(model.config, 16, batch=2, dtype=torch.float64)
+    model(ids[:, :8], caches)
+    for cache in caches:
+        cache.rewind(5)
+    torch.testing.assert_close(model(ids[:, 3:], caches), model(ids)[:, 3:], rtol=1e-10, atol=1e-10)
+
+
+def test_last_only():
+    model, ids = tiny_model(), random_ids(2, 9)
+    got = model(ids, last_only=True)
+    assert got.shape == (2, 1, TINY.vocab_size)
+    torch.testing.assert_close(got, model(ids)[:, -1:], rtol=1e-12, atol=1e-12)
+
+
+def test_a_later_token_changes_nothing_before_it():
+    model, ids = tiny_model(), random_ids(1, 10)
+    changed = ids.clone()
+    changed[0, 6] = (changed[0, 6] + 1) % TINY.vocab_size
+    before, after = model(ids), model(changed)
+    torch.testing.assert_close(before[:, :6], after[:, :6], rtol=0, atol=0)
+    assert ((before - after)[:, 6:].abs().amax(-1) > 1e-6).all()
+
+
+def test_the_tables_are_made_once_a_step(monkeypatch):
+    calls = []
+    real = transformer.rope_tables
+    monkeypatch.setattr(transformer, "rope_tables", lambda *a: calls.append(1) or real(*a))
+    tiny_model()(random_ids(1, 4))
+    assert len(calls) == 1
+
+
+def test_gradients_flow_to_every_weight():
+    model = tiny_model().requires_grad_(True)
+    F.cross_entropy(model(random_ids(2, 8)).flatten(0, 1), random_ids(2, 8, seed=1).flatten()).backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+
+
+def test_new_weights_are_small_and_random():
+    torch.manual_seed(0)
+    model = transformer.Transformer(TINY)
+    matrices = torch.cat([p.flatten() for p in model.parameters() if p.dim() == 2])
+    assert abs(matrices.std().item() - 0.02) < 0.001
+    assert abs(matrices.mean().item()) < 0.001
+    assert (model.model.norm.weight == 1).all()
+
+
+def test_a_tied_model_takes_a_state_dict_with_a_head():
+    model = tiny_model(seed=5)
+    state = dict(model.state_dict())
+    state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    other = tiny_model(seed=6)
+    other.load_state_dict(state)
+    assert torch.equal(other(random_ids(1, 4)), model(random_ids(1, 4)))
+    assert "lm_head.weight" in state  # the caller's dictionary stays as it was
+
+
+@pytest.mark.parametrize(
+    ("ids", "caches", "message"),
+    [
+        (torch.zeros(4, dtype=torch.long), None, r"ids must be \[batch, length\].*\[4\]"),
+        (torch.zeros(1, 0, dtype=torch.long), None, r"at least one token"),
+        (torch.zeros(1, 4, dtype=torch.long), [GrowingCache()], "1 caches for 3 layers"),
+        (torch.zeros(1, 257, dtype=torch.long), None, "257 tokens are more than the model's context of 256"),
+    ],
+)
+def test_bad_input_is_named(ids, caches, message):
+    with pytest.raises(ValueError, match=message):
+        tiny_model()(ids, caches)
+
+
+def test_docstring_examples():
+    import doctest
+
+    result = doctest.testmod(transformer)
+    assert result.failed == 0
+    assert result.attempted >= 4
+
+
+def test_llama3_scaling_by_its_definition():
+    """Long waves are stretched by the factor, short ones kept, those between mixed (Llama 3.1's numbers)."""
+    from shared.model.config import RopeScaling
+
+    scaling = RopeScaling(8.0, 1.0, 4.0, 8192)
+    plain = transformer.inverse_frequencies(128, 500000.0)
+    got = transformer.inverse_frequencies(128, 500000.0, scaling)
+    want = []
+    for speed in plain.tolist():
+        wavelength = 2 * math.pi / speed
+        if wavelength < 8192 / 4.0:
+            want.append(speed)
+        elif wavelength > 8192 / 1.0:
+            want.append(speed / 8.0)
+        else:
+            smooth = (8192 / wavelength - 1.0) / (4.0 - 1.0)
+            want.append((1 - smooth) * speed / 8.0 + smooth * speed)
+    np.testing.assert_allclose(got, want, rtol=1e-12)
+    assert 0 < sum(a == b for a, b in zip(want, plain.tolist(), strict=True)) < 64
