@@ -9,6 +9,8 @@ PYTHON ?= python3
 HOST ?= 127.0.0.1
 PORT ?= 8000
 PY := .venv/bin/python
+# idle threads sleep; chapters/__init__.py says why
+export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: serve test setup notebooks bench
 .DEFAULT_GOAL := serve

@@ -1,6 +1,11 @@
 """The reader's side of the book: one folder a chapter, and the command that checks the exercises."""
 
+import os
 from pathlib import Path
+
+# Read by OpenMP when torch is first imported: threads that wait for work sleep. Spinning, they take the core from whoever
+# has work to do, and on a busy machine a token takes ten times as long.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -63,7 +63,7 @@ def book_files(root: Path) -> list[str]:
 
 def environment(root: Path) -> dict[str, str]:
     """The environment for a process that runs in the scratch copy: its own packages come first."""
-    return os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "MPLBACKEND": "agg"}
+    return os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def clean_notebook(path: Path) -> None:

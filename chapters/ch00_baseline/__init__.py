@@ -1,0 +1,1 @@
+"""Chapter 0: the most naive generation there is, served, and measured."""

@@ -1,0 +1,156 @@
+"""`python -m chapters bench` on a tiny model: the files it writes, the rows it keeps, what it says of bad input."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from chapters import ROOT, bench
+from chapters.regions import BookError
+from shared.measure import scoreboard
+from tests.tiny import TINY, tiny_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """The tiny model as a folder that load_model reads."""
+    folder = tmp_path_factory.mktemp("tiny")
+    save_file(dict(tiny_model().state_dict()), folder / "model.safetensors")
+    config = {name: getattr(TINY, name) for name in TINY.__dataclass_fields__ if name != "rope_scaling"}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def board(tmp_path, monkeypatch):
+    """A scoreboard of the test's own."""
+    monkeypatch.setattr(scoreboard, "FILE", tmp_path / "scoreboard.json")
+    return scoreboard.FILE
+
+
+@pytest.fixture
+def trace(tmp_path):
+    file = tmp_path / "trace.json"
+    requests = [{"prompt_ids": [5, 6, 7], "max_new_tokens": 4}, {"prompt_ids": [8, 9], "max_new_tokens": 3, "at": 0.05}]
+    file.write_text(json.dumps({"requests": requests}))
+    return file
+
+
+def run(*arguments, code: int = 0) -> str:
+    result = CliRunner().invoke(bench.app, [str(a) for a in arguments], catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_both_stacks(model, board, trace):
+    output = run("--trace", trace, "--model", model, "--dtype", "float64", "--threads", 1)
+    assert "naive" in output
+    assert "times as many tokens per second" in output
+    rows = scoreboard.load()
+    assert [(row["name"], row["chapter"]) for row in rows] == [("naive", 0), ("cached", 9)]
+    assert rows[0]["trace"] == rows[1]["trace"]
+    assert all(row["output_tokens"] == 7 and row["output_tok_s"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("stack", ["naive", "cached"])
+def test_report(model, board, trace, tmp_path, stack):
+    out = tmp_path / "new" / "out.json"
+    run("--trace", trace, "--json", out, "--stack", stack, "--model", model, "--dtype", "float64", "--threads", 1)
+    report = json.loads(out.read_text())
+    assert (report["stack"], report["model"], report["threads"], report["dtype"]) == (stack, model.name, 1, "float64")
+    assert report["total"]["requests"] == 2
+    assert report["total"]["prompt_tokens"] == 5
+    assert [row["output_tokens"] for row in report["requests"]] == [4, 3]
+    assert [row["at"] for row in report["requests"]] == [0.0, 0.05]
+    assert report["total"]["wall_s"] >= 0.05  # the second came no earlier
+    assert [row["name"] for row in scoreboard.load()] == [stack]
+
+
+def test_json_alone_means_the_newest_stack(model, board, trace, tmp_path):
+    run("--trace", trace, "--json", tmp_path / "o.json", "--model", model, "--dtype", "float64")
+    assert json.loads((tmp_path / "o.json").read_text())["stack"] == "cached"
+
+
+def test_stacks_say_the_same(model):
+    loaded, _ = bench.load(model, bench.Dtype.float64)
+    answers = [list(bench.make_stack(stack, loaded)((3, 1, 4, 1, 5), 40)) for stack in bench.CHAPTER]
+    assert len(answers[0]) == 40
+    assert answers[0] == answers[1]
+
+
+def refused(*arguments, match: str) -> None:
+    with pytest.raises(BookError, match=match):
+        run(*arguments)
+
+
+def test_bad_traces(model, board, tmp_path):
+    file = tmp_path / "trace.json"
+    refused("--trace", file, "--model", model, match="there is no such file")
+    file.write_text('{"requests": [{"prompt_ids": [1], "max_new_tokens": 0}]}')
+    refused("--trace", file, "--model", model, match=r"trace\.json: requests\[0\]\.max_new_tokens")
+    file.write_text('{"requests": [{"prompt_ids": [1, 97], "max_new_tokens": 2}]}')
+    refused("--trace", file, "--model", model, match=r"trace\.json: requests\[0\]\.prompt_ids\[1\]: 97")
+    file.write_text('{"requests": [{"prompt_ids": [1], "max_new_tokens": 256}]}')
+    refused("--trace", file, "--model", model, match="context holds 256")
+    assert not board.exists()
+
+
+def test_bad_options(model, board, trace, tmp_path):
+    refused("--trace", trace, "--json", tmp_path / "o.json", "--stack", "all", "--model", model, match="one stack")
+    refused("--trace", trace, "--model", tmp_path / "none", match="no such folder")
+    refused("--trace", trace, "--model", tmp_path, match="can't be loaded")
+    (tmp_path / "file").touch()
+    refused("--trace", trace, "--json", tmp_path / "file" / "o.json", match="can't be written")
+
+
+def test_broken_scoreboard_is_heard_of_first(model, board, trace):
+    board.write_text("{")
+    refused("--trace", trace, "--model", model, match="move it away")
+    assert board.read_text() == "{"
+
+
+def test_interrupted_run_keeps_its_report_off_the_board(model, board, trace, tmp_path, monkeypatch):
+    def generate(prompt_ids, n):
+        if n == 3:
+            raise KeyboardInterrupt
+        yield from range(n)
+
+    monkeypatch.setattr(bench, "make_stack", lambda stack, model: generate)
+    out = tmp_path / "o.json"
+    output = run("--trace", trace, "--json", out, "--stack", "naive", "--model", model, code=130)
+    assert "interrupted" in output
+    report = json.loads(out.read_text())
+    assert (report["interrupted"], report["total"]["requests"]) == (True, 1)
+    assert not board.exists()
+
+
+def test_make_trace(tmp_path):
+    file = tmp_path / "t.json"
+    output = run("make-trace", file, "--requests", 3, "--output-lengths", "256", "--prompt-lengths", "4:8", "--rate", 5)
+    assert "3 requests, 768 new tokens" in output
+    requests = json.loads(file.read_text())["requests"]
+    assert {r["max_new_tokens"] for r in requests} == {256}
+    assert all(4 <= len(r["prompt_ids"]) <= 8 for r in requests)
+    assert all(r["at"] > 0 for r in requests)
+    refused("make-trace", file, "--output-lengths", "many", match="--output-lengths")
+    refused("make-trace", file, "--output-lengths", "9:3", match="output_lengths")
+    assert len(json.loads(file.read_text())["requests"]) == 3
+
+
+def test_mlp(tmp_path, monkeypatch):
+    report = {"numpy_s": 1.5, "torch_s": 2.0, "ratio": 0.75}
+    monkeypatch.setattr("shared.training.bench_mlp.bench_mlp", lambda **options: report)
+    output = run("mlp", "--json", tmp_path / "mlp.json")
+    assert "0.75" in output
+    assert json.loads((tmp_path / "mlp.json").read_text()) == report
+
+
+def test_from_the_command_line(model, tmp_path):
+    """As typed; an error is one line on stderr, and the exit code is 2."""
+    command = [sys.executable, "-m", "chapters", "bench", "--trace", str(tmp_path / "none.json"), "--model", str(model)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.strip() == f"{tmp_path / 'none.json'}: there is no such file"
