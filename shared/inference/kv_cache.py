@@ -1,0 +1,67 @@
+"""What attention remembers: the keys and values of every token so far, in memory set aside beforehand."""
+
+import torch
+from torch import Tensor
+
+from shared.model.config import ModelConfig
+
+
+class CacheFull(RuntimeError):
+    """More tokens than the cache was made for."""
+
+
+class KVCache:
+    """One layer's keys and values. `length` tokens are stored; `capacity` is the most that fit."""
+
+    def __init__(
+        self,
+        batch: int,
+        n_kv_heads: int,
+        head_dim: int,
+        capacity: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        shape = (batch, n_kv_heads, capacity, head_dim)
+        self._keys = torch.empty(shape, dtype=dtype, device=device)
+        self._values = torch.empty(shape, dtype=dtype, device=device)
+        self.capacity = capacity
+        self.length = 0
+
+    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store the keys and values of n new tokens, and return those of all tokens so far.
+
+        k, v: [batch, n_kv_heads, n, head_dim]. Returns two views [batch, n_kv_heads, length, head_dim], nothing copied.
+        Raises CacheFull, with nothing stored, when n more tokens don't fit, and ValueError for any other shape.
+        """
+        batch, heads, n, head_dim = k.shape
+        # Assigning to a slice would spread a batch of one over a larger one without a word, so compare first.
+        if k.shape != v.shape or (batch, heads, head_dim) != (*self._keys.shape[:2], self._keys.shape[3]):
+            raise ValueError(f"keys {list(k.shape)} and values {list(v.shape)} for a cache {list(self._keys.shape)}")
+        end = self.length + n
+        if end > self.capacity:
+            raise CacheFull(f"{n} more tokens after {self.length} are too many for a cache of {self.capacity}")
+        self._keys[:, :, self.length : end] = k
+        self._values[:, :, self.length : end] = v
+        self.length = end
+        return self._keys[:, :, :end], self._values[:, :, :end]
+
+    def rewind(self, n: int) -> None:
+        """Forget the last n tokens; the next update overwrites them. Raises ValueError when there are fewer."""
+        if not 0 <= n <= self.length:
+            raise ValueError(f"can't forget {n} of {self.length} tokens")
+        self.length -= n
+
+
+def new_caches(
+    config: ModelConfig,
+    capacity: int,
+    batch: int = 1,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> list[KVCache]:
+    """One empty cache for each of the model's layers, each with room for `capacity` tokens of `batch` sequences."""
+    return [
+        KVCache(batch, config.num_key_value_heads, config.head_dim, capacity, dtype, device)
+        for _ in range(config.num_hidden_layers)
+    ]

@@ -1,0 +1,1 @@
+"""The HTTP server: OpenAI's chat API over the engine, and a chat page."""

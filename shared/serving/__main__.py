@@ -1,0 +1,79 @@
+"""python -m shared.serving: load a model and serve it."""
+
+import ipaddress
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated, Literal, NoReturn
+
+import typer
+
+
+def main(
+    model: Annotated[Path | None, typer.Option(help="A model's folder; without it, the book's own model.")] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8000,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        typer.Option(help="The weights' numbers; auto is float32 on a CPU, bfloat16 on a GPU."),
+    ] = "auto",
+    max_waiting: Annotated[int, typer.Option(min=0, help="How many requests may wait before one is refused.")] = 16,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; by default one for each core.")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="API_KEY", help="A key that callers must send; needed unless host is loopback.")
+    ] = None,
+) -> None:
+    """Serve a language model: OpenAI's API under /v1, and a chat page at /."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    sock = listen(host, port, api_key)  # first, so that a port already taken is told at once
+    if model is not None and not model.is_dir():
+        fail(f"--model {model}: there is no such folder. A model is a folder with config.json and *.safetensors.")
+    # OpenMP's threads wait for one another by spinning. With as many threads as cores and anything else running, such
+    # as the browser that shows the chat, they spin in one another's way, and a token can take ten times as long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from shared.serving.run import serve  # only now: importing torch takes seconds, and reads that variable
+
+    sys.exit(serve(sock, model, device, dtype, max_waiting, threads, api_key or None))
+
+
+def listen(host: str, port: int, api_key: str | None) -> socket.socket:
+    """Take the address. Ends the program, saying why, when it can't be had or would be open to all without a key."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
+        fail(f"--host {host}: {error}")
+    family, kind, protocol, _, address = found[0]
+    if not ipaddress.ip_address(str(address[0]).split("%")[0]).is_loopback and not api_key:
+        fail(
+            f"--host {host} can be reached from other computers, and anyone there could use the model. Set a key that "
+            "callers must send, as in  API_KEY=something-long python -m shared.serving --host " + host
+        )
+    sock = socket.socket(family, kind, protocol)
+    if os.name == "posix":  # there it lets a server start again at once; on Windows it lets two share a port
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind(address)
+        sock.listen(1024)
+    except PermissionError:
+        fail(f"Port {port} may not be used by an ordinary user; take one above 1023, such as --port 8000.")
+    except OSError as error:
+        if error.errno not in (48, 98, 10048):  # "in use" on macOS, Linux, Windows
+            fail(f"Can't listen on {host} port {port}: {error.strerror}.")
+        other = port + 1 if port < 65535 else 8000
+        fail(
+            f"Port {port} is already taken, perhaps by a server you started earlier. Stop that one, or take another: "
+            f"--port {other}, or with make: make serve PORT={other}"
+        )
+    return sock
+
+
+def fail(message: str) -> NoReturn:
+    print(message, file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    typer.run(main)

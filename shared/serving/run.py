@@ -1,0 +1,78 @@
+"""The server's process: settings to a running uvicorn, and a clean end."""
+
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import torch
+import uvicorn
+
+import shared
+from shared.model.fetch import ensure_model
+from shared.serving.app import create_app, stop_engine
+from shared.serving.served_model import ServedModel, model_name
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Server(uvicorn.Server):
+    """uvicorn, except that open streams are ended before it waits for them."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await stop_engine(self.config.app)  # type: ignore[arg-type]
+        await super().shutdown(sockets)
+
+
+def serve(
+    sock: socket.socket,
+    path: Path | None,
+    device: str,
+    dtype: str,
+    max_waiting: int,
+    threads: int | None,
+    api_key: str | None,
+) -> int:
+    """Serve until Ctrl-C or SIGTERM. Returns the process's exit status: 0, or 2 when the model can't be loaded."""
+    if device == "cuda" and not torch.cuda.is_available():
+        return _fail("--device cuda: this torch sees no CUDA device. Leave --device out to compute on the CPU.")
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    dtype = ("bfloat16" if device == "cuda" else "float32") if dtype == "auto" else dtype
+    if threads is not None:
+        torch.set_num_threads(threads)  # torch's own default is one for each physical core
+    try:
+        path = path or ensure_model()
+    except (OSError, ValueError, RuntimeError) as error:
+        return _fail(str(error))
+
+    failures: list[Exception] = []
+
+    def on_ready() -> None:
+        print("\n".join(ready_lines(*sock.getsockname()[:2])), flush=True)
+
+    def on_failure(error: Exception) -> None:
+        failures.append(error)
+        server.should_exit = True
+
+    def load() -> ServedModel:
+        return ServedModel.load(path, device, DTYPES[dtype], max_waiting)
+
+    print(f"Loading {path} ({dtype} on {device})…", flush=True)
+    app = create_app(model_name(path), load, api_key, on_ready, on_failure)
+    server = Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=3))
+    # uvicorn ends in good order on a signal and then raises it again, when there is nothing left to do.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+    server.run(sockets=[sock])
+    return _fail(f"{path} can't be served: {failures[0]}") if failures else 0
+
+
+def ready_lines(host: str, port: int) -> list[str]:
+    """What the program says when it's ready: which parts are the reader's, and the address."""
+    parts = shared.reader_parts() or ["Running on the book's own parts; none of yours are in use yet."]
+    return [*parts, f"Ready: http://{f'[{host}]' if ':' in host else host}:{port}  (Ctrl-C stops it)"]
+
+
+def _fail(message: str) -> int:
+    print(message, file=sys.stderr)
+    return 2

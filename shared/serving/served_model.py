@@ -1,0 +1,90 @@
+"""A model directory, ready to answer: weights, tokenizer, chat template, defaults and the engine over them."""
+
+import json
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from shared.data.chat import ChatTemplate, encode_chat
+from shared.data.library_tokenizer import LibraryTokenizer, load_tokenizer
+from shared.data.tokenizer import Tokenizer
+from shared.inference.engine import AsyncLLMEngine
+from shared.inference.sampling import SamplingParams
+from shared.model.weights import load_model
+from shared.serving.protocol import ChatRequest
+
+# When a caller sets no limit. A small model that has begun to repeat itself must not go on to the context's end.
+DEFAULT_MAX_TOKENS = 1024
+
+
+@dataclass
+class ServedModel:
+    """`defaults` holds what a request that doesn't say is sampled with."""
+
+    name: str
+    engine: AsyncLLMEngine
+    tokenizer: Tokenizer | LibraryTokenizer
+    template: ChatTemplate
+    defaults: SamplingParams
+
+    @classmethod
+    def load(
+        cls, path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32, max_waiting: int = 16
+    ) -> "ServedModel":
+        """Read a model directory and build an engine on it, not yet started. Raises ValueError that names the file."""
+        defaults = read_defaults(path)
+        tokenizer, template = load_tokenizer(path), ChatTemplate.load(path)
+        model = load_model(path, dtype=dtype, device=device)
+        return cls(model_name(path), AsyncLLMEngine(model, tokenizer, max_waiting), tokenizer, template, defaults)
+
+    def encode(self, messages: list[dict[str, str]]) -> list[int]:
+        return encode_chat(self.tokenizer, self.template, messages)
+
+    def sampling_params(self, chat: ChatRequest) -> SamplingParams:
+        """What the request asks for, and the model's defaults where it doesn't; without a seed, a new one each time."""
+
+        def given(value: float | None, default: float) -> float:
+            return default if value is None else value
+
+        return SamplingParams(
+            max_tokens=chat.max_completion_tokens or chat.max_tokens or self.defaults.max_tokens,
+            temperature=given(chat.temperature, self.defaults.temperature),
+            top_p=given(chat.top_p, self.defaults.top_p),
+            top_k=self.defaults.top_k if chat.top_k is None else chat.top_k,
+            seed=secrets.randbits(63) if chat.seed is None else chat.seed,
+            stop=tuple(chat.stop or ()),
+        )
+
+    async def warm_up(self) -> None:
+        """Answer once for nobody, so that the first caller doesn't pay for what happens only once."""
+        params = SamplingParams(max_tokens=2, ignore_eos=True)
+        async for _ in self.engine.generate(self.encode([{"role": "user", "content": "Hi"}]), params, "warm-up"):
+            pass
+
+
+def model_name(path: Path) -> str:
+    """The name a model directory is served under: the folder's own."""
+    return path.resolve().name
+
+
+def read_defaults(path: Path) -> SamplingParams:
+    """The sampling that the model's makers recommend in generation_config.json; without one, OpenAI's: temperature 1.
+
+    Raises ValueError naming the file.
+    """
+    file = path / "generation_config.json"
+    if not file.is_file():
+        return SamplingParams(max_tokens=DEFAULT_MAX_TOKENS, temperature=1.0)
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+        greedy = config.get("do_sample") is False
+        return SamplingParams(
+            max_tokens=DEFAULT_MAX_TOKENS,
+            temperature=0.0 if greedy else config.get("temperature", 1.0),
+            top_p=config.get("top_p", 1.0),
+            top_k=config.get("top_k", 0),
+        )
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{file} can't be used: {error}") from error

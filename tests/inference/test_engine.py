@@ -1,0 +1,87 @@
+"""The engine's answers, with a scripted model and with a tiny one."""
+
+import asyncio
+
+from shared.inference.engine import AsyncLLMEngine, RequestOutput
+from shared.inference.generate import generate
+from shared.inference.sampling import SamplingParams
+from tests.inference.engines import LONG, collect, run, started
+from tests.inference.scripted import EOS, SILENT, ByteTokenizer, ScriptedModel, Turnstile
+from tests.tiny import tiny_model
+
+
+def test_answers_and_finish_reasons():
+    async def test():
+        async with started(ScriptedModel("grün")) as engine:
+            whole = await collect(engine.generate([1], LONG, "a"))
+            assert whole == RequestOutput("grün", [*"grün".encode(), EOS], "stop")
+            short = await collect(engine.generate([1], SamplingParams(max_tokens=2), "b"))
+            assert short == RequestOutput("gr", [*b"gr"], "length")
+            broken = await collect(engine.generate([1], SamplingParams(max_tokens=3), "c"))
+            assert broken.text == "gr\ufffd"  # cut off in the middle of a character
+            exact = await collect(engine.generate([1], SamplingParams(max_tokens=5), "d"))
+            assert exact == RequestOutput("grün", [*"grün".encode()], "length")
+            both = await collect(engine.generate([1], SamplingParams(max_tokens=6), "e"))
+            assert both.finish_reason == "stop"  # the end token came as the last one allowed
+
+    run(test)
+
+
+def test_each_token_is_sent_when_it_is_made():
+    async def test():
+        model = ScriptedModel("añb")
+        model.before_step = turnstile = Turnstile()
+        async with started(model) as engine:
+            outputs, got = engine.generate([1], LONG, "a"), []
+            for _ in range(4):
+                turnstile.allow(1)
+                got.append(await anext(outputs))
+            assert [output.text for output in got] == ["a", "", "ñ", "b"]
+            turnstile.allow(1)
+            assert await anext(outputs) == RequestOutput("", [EOS], "stop")
+
+    run(test)
+
+
+def test_stop_texts():
+    async def test():
+        async with started(ScriptedModel("one. two. three")) as engine:
+            got = await collect(engine.generate([1], SamplingParams(stop=(". t", "zzz")), "a"))
+            assert (got.text, got.finish_reason) == ("one", "stop")
+            assert bytes(got.token_ids) == b"one. t"
+            last = await collect(engine.generate([1], SamplingParams(max_tokens=4, stop=(".",)), "b"))
+            assert (last.text, last.finish_reason) == ("one", "stop")  # not "length"
+            held = await collect(engine.generate([1], SamplingParams(max_tokens=5, stop=(". z",)), "c"))
+            assert (held.text, held.finish_reason) == ("one. ", "length")  # what was held back is sent at the end
+            ended = await collect(engine.generate([1], SamplingParams(stop=("three!",)), "d"))
+            assert (ended.text, ended.finish_reason) == ("one. two. three", "stop")
+
+    run(test)
+
+
+def test_special_tokens_have_no_text():
+    async def test():
+        async with started(ScriptedModel([97, SILENT, 98, EOS, 99])) as engine:
+            got = await collect(engine.generate([1], SamplingParams(max_tokens=5, ignore_eos=True), "a"))
+            assert got == RequestOutput("abc", [97, SILENT, 98, EOS, 99], "length")
+
+    run(test)
+
+
+def test_the_engine_adds_nothing_to_the_loop():
+    """A real (tiny) model, sampled: the same tokens as the loop alone gives, however many others wait."""
+    model = tiny_model()
+    params = [SamplingParams(max_tokens=12, temperature=1.5, seed=seed) for seed in range(5)]
+    expected = [list(generate(model, [3, 1, 4], p)) for p in params]
+    assert len(set(map(tuple, expected))) == 5
+
+    async def test():
+        tokenizer = ByteTokenizer()
+        tokenizer.eos_ids, tokenizer.special_tokens = frozenset(), {}
+        engine = AsyncLLMEngine(model, tokenizer)
+        engine.start()
+        answers = await asyncio.gather(*(collect(engine.generate([3, 1, 4], p, f"{p.seed}")) for p in params))
+        await engine.stop()
+        assert [answer.token_ids for answer in answers] == expected
+
+    run(test)

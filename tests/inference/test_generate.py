@@ -1,0 +1,111 @@
+"""The cached loop against the naive one, which computes the whole sequence for every token."""
+
+import pytest
+import torch
+
+from shared.inference import generate as loop
+from shared.inference.generate import generate
+from shared.inference.sampling import SamplingParams, sample
+from tests.inference.scripted import EOS, ScriptedModel
+from tests.tiny import TINY, tiny_model
+
+PROMPT = [5, 17, 80, 3, 3, 41, 9]
+
+
+@torch.inference_mode()
+def naive(model, prompt, params):
+    ids = list(prompt)
+    for position in range(len(prompt), len(prompt) + params.max_tokens):
+        ids.append(sample(model(torch.tensor([ids]))[0, -1], params, position))
+    return ids[len(prompt) :]
+
+
+@pytest.mark.parametrize("params", [SamplingParams(max_tokens=40), SamplingParams(40, 1.0, 30, 0.95, seed=3)])
+@pytest.mark.parametrize("chunk", [1, 3, 7, 256])
+def test_cached_equals_naive(monkeypatch, params, chunk):
+    monkeypatch.setattr(loop, "PREFILL_CHUNK", chunk)  # a prompt shorter than a piece, a multiple of it, and neither
+    model = tiny_model()
+    for length in (1, 6, 7):
+        assert list(generate(model, PROMPT[:length], params)) == naive(model, PROMPT[:length], params)
+
+
+def test_every_token_is_computed_once():
+    computed = []
+
+    class Counting(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.config = tiny_model(), TINY
+
+        def forward(self, ids, caches, last_only):
+            computed.append(ids.shape[1])
+            return self.inner(ids, caches, last_only)
+
+    assert len(list(generate(Counting(), PROMPT, SamplingParams(max_tokens=5)))) == 5
+    assert computed == [7, 1, 1, 1, 1]  # the last token is chosen, and never fed back
+
+
+def test_resuming_gives_the_same_draws():
+    """The answer so far, handed in as part of the prompt, goes on as if there had been no break."""
+    model, params = tiny_model(), SamplingParams(max_tokens=20, temperature=1.2, seed=11)
+    whole = list(generate(model, PROMPT, params))
+    rest = list(generate(model, PROMPT + whole[:8], SamplingParams(max_tokens=12, temperature=1.2, seed=11)))
+    assert whole[8:] == rest
+
+
+def test_end_of_sequence():
+    model = ScriptedModel("ab")
+    assert list(generate(model, [1, 2], SamplingParams(max_tokens=9), {EOS})) == [97, 98, EOS]
+    assert list(generate(model, [1, 2], SamplingParams(max_tokens=2), {EOS})) == [97, 98]
+    ignoring = SamplingParams(max_tokens=5, ignore_eos=True)
+    assert list(generate(model, [1, 2], ignoring, {EOS})) == [97, 98, EOS, EOS, EOS]
+
+
+def test_the_context_ends_the_answer():
+    model = ScriptedModel([65] * 100, context=20)
+    assert len(list(generate(model, [1] * 15, SamplingParams(max_tokens=50)))) == 5
+    assert len(list(generate(model, [1] * 19, SamplingParams(max_tokens=50)))) == 1
+
+
+def test_prompts_that_cannot_be_served():
+    model = ScriptedModel("x", context=20)
+    bad = (([], "empty"), ([1] * 20, "context is 20"), ([0, 258], "outside 0 to 257"), ([-1], "outside"))
+    for prompt, message in bad:
+        with pytest.raises(ValueError, match=message):
+            next(generate(model, prompt, SamplingParams()))
+    with pytest.raises(ValueError, match="stop"):
+        next(generate(model, [1], SamplingParams(stop=("x",))))
+    assert model.steps == 0
+
+
+def test_cancelled_is_asked_before_every_step(monkeypatch):
+    monkeypatch.setattr(loop, "PREFILL_CHUNK", 4)
+    model, asked = tiny_model(), []
+
+    def cancelled() -> bool:
+        asked.append(True)
+        return len(asked) == 6
+
+    tokens = list(generate(model, list(range(10)), SamplingParams(max_tokens=50), cancelled=cancelled))
+    assert len(tokens) == 3  # three pieces of the prompt, then two more steps
+
+
+def test_inference_mode_does_not_leak_to_the_caller():
+    for _ in generate(tiny_model(), PROMPT, SamplingParams(max_tokens=3)):
+        assert not torch.is_inference_mode_enabled()
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_two_requests_may_be_interleaved():
+    """Nothing of a request is kept in the model."""
+    model, params = tiny_model(), SamplingParams(max_tokens=12)
+    other = PROMPT[::-1]
+    alone = list(generate(model, PROMPT, params)), list(generate(model, other, params))
+    together = list(zip(generate(model, PROMPT, params), generate(model, other, params), strict=True))
+    assert tuple(map(list, zip(*together, strict=True))) == alone
+
+
+@pytest.mark.real
+def test_cached_equals_naive_on_the_real_model(real_model, tokenizer):
+    prompt, params = tokenizer.encode("The sky is blue because"), SamplingParams(max_tokens=12)
+    assert list(generate(real_model, prompt, params)) == naive(real_model, prompt, params)

@@ -1,0 +1,113 @@
+"""Servers for the tests: the real app in a real uvicorn on a real port, over a scripted or a tiny random model."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import uvicorn
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from shared.data.chat import ChatTemplate
+from shared.inference.engine import AsyncLLMEngine
+from shared.inference.sampling import SamplingParams
+from shared.serving.app import create_app
+from shared.serving.run import Server
+from shared.serving.served_model import ServedModel
+from tests.inference.scripted import ByteTokenizer, ScriptedModel, Turnstile
+from tests.tiny import TINY, tiny_model
+
+PATH = "/v1/chat/completions"
+WARM_UP_STEPS = 2
+
+# Short enough that a prompt's length is easy to work out by hand: "u:Hi\na:" for one message.
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'][0] }}:{{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}a:{% endif %}"
+)
+
+
+class ByteChat(ByteTokenizer):
+    """Enough of a tokenizer for the chat template."""
+
+    def encode(self, text: str, allow_special: bool = False) -> list[int]:
+        return list(text.encode())
+
+
+def scripted(model: ScriptedModel, max_waiting: int = 16, defaults: SamplingParams | None = None) -> ServedModel:
+    tokenizer = ByteChat()
+    engine = AsyncLLMEngine(model, tokenizer, max_waiting)
+    defaults = defaults or SamplingParams(max_tokens=50)
+    return ServedModel("scripted", engine, tokenizer, ChatTemplate(TEMPLATE), defaults)
+
+
+def write_tiny_model(folder: Path) -> Path:
+    """A model directory like a real one: byte tokens and <|im_end|>, a template, random weights, sampling defaults."""
+    folder.mkdir(parents=True, exist_ok=True)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<|im_end|>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = replace(TINY, vocab_size=257)
+    fields = {k: v for k, v in vars(config).items() if v is not None}
+    write = {
+        "config.json": {"model_type": "llama", "eos_token_id": 256, **fields},
+        "tokenizer_config.json": {"chat_template": TEMPLATE},
+        "generation_config.json": {"temperature": 1.3, "top_p": 0.9, "do_sample": True},
+    }
+    for name, content in write.items():
+        (folder / name).write_text(json.dumps(content))
+    save_file(tiny_model(config=config).state_dict(), str(folder / "model.safetensors"))
+    return folder
+
+
+@contextmanager
+def serving(name: str, load, wait: bool = True, **settings) -> Iterator[httpx.Client]:
+    """The app served from a thread. Yields a client, with the running uvicorn as `client.server`."""
+    app = create_app(name, load, **settings)
+    config = uvicorn.Config(app, port=0, log_level="error", access_log=False, timeout_graceful_shutdown=1)
+    server = Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    until(lambda: server.started)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client:
+        client.server = server
+        client.port = port
+        if wait:
+            until(lambda: client.get("/health/ready").status_code == 200)
+        yield client
+        server.should_exit = True
+        thread.join(15)
+        assert not thread.is_alive(), "the server did not stop"
+
+
+def until(condition, timeout_s: float = 20.0) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.01)
+
+
+def chat(text: str = "Hi", model: str = "scripted", **parameters) -> dict:
+    return {"model": model, "messages": [{"role": "user", "content": text}], **parameters}
+
+
+def events(lines) -> list[dict]:
+    """The events of a stream, which must end with [DONE]."""
+    data = [line.removeprefix("data: ") for line in lines if line]
+    assert data[-1] == "[DONE]"
+    return [json.loads(piece) for piece in data[:-1]]
+
+
+def hold(model: ScriptedModel, steps: int = 0) -> Turnstile:
+    """From now on the model makes only the steps it is allowed."""
+    model.before_step = turnstile = Turnstile(steps)
+    return turnstile

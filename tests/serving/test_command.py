@@ -1,0 +1,143 @@
+"""`python -m shared.serving` as a process: how it starts, what it says, how it ends."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+import shared
+from shared.serving.run import ready_lines, serve
+from tests.serving.live import write_tiny_model
+
+ENV = {**os.environ, "OMP_NUM_THREADS": "1", "API_KEY": ""}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "shared.serving", *map(str, arguments)]
+
+
+def failing(*arguments: object, env=ENV) -> str:
+    """Run to the end, which must be status 2 with a message and no traceback."""
+    done = subprocess.run(command(*arguments), cwd=shared.ROOT, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2, (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+@contextmanager
+def running(*arguments: object, env=ENV, until=r"Ready: (http://\S+)"):
+    """The server, once it has printed `until`: yields the process, what was found, and the lines printed so far."""
+    process = subprocess.Popen(
+        command(*arguments), cwd=shared.ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        printed = []
+        for line in process.stdout:
+            printed.append(line)
+            if found := re.search(until, line):
+                break
+        else:
+            pytest.fail("it ended: " + "".join(printed))
+        yield process, found[1], printed
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_it_starts_answers_and_stops_with_a_stream_open(folder):
+    with running("--model", folder, "--port", 0, "--threads", 1) as (process, address, printed):
+        assert printed[0].startswith("Loading ")
+        assert "float32 on cpu" in printed[0]
+        with httpx.Client(base_url=address, timeout=20, trust_env=False) as client:
+            assert client.get("/health/ready").status_code == 200
+            assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["tiny"]
+            ask = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
+            assert client.post("/v1/chat/completions", json=ask).json()["usage"]["completion_tokens"] > 0
+            with client.stream("POST", "/v1/chat/completions", json=ask | {"stream": True}) as response:
+                next(response.iter_lines())
+                process.send_signal(signal.SIGTERM)
+                start = time.monotonic()
+                assert process.wait(timeout=10) == 0
+                assert time.monotonic() - start < 5
+        assert process.stdout.read() == ""
+
+
+def test_ctrl_c(folder):
+    with running("--model", folder, "--port", 0) as (process, _, _):
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=10) == 0
+        assert process.stdout.read() == ""
+
+
+def test_sigterm_while_loading(folder):
+    with running("--model", folder, "--port", 0, until="(Loading)") as (process, _, _):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=10) == 0
+        assert "Traceback" not in process.stdout.read()
+
+
+def test_the_key_comes_from_the_environment(folder):
+    env = {**ENV, "API_KEY": "sesame"}
+    with (
+        running("--model", folder, "--port", 0, "--max-waiting", 0, env=env) as (_, address, _),
+        httpx.Client(base_url=address, timeout=20, trust_env=False) as client,
+    ):
+        assert client.get("/v1/models").status_code == 401
+        assert client.get("/v1/models", headers={"Authorization": "Bearer sesame"}).status_code == 200
+
+
+def test_a_port_that_is_taken_is_told_at_once(folder):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        start = time.monotonic()
+        message = failing("--model", folder, "--port", port)
+        took = time.monotonic() - start
+    assert f"Port {port} is already taken" in message
+    assert f"--port {port + 1}" in message
+    assert f"make serve PORT={port + 1}" in message
+    assert took < 5
+
+
+def test_a_public_address_needs_a_key(folder):
+    for host in ("0.0.0.0", "::"):
+        message = failing("--model", folder, "--host", host, "--port", 0)
+        assert "API_KEY=" in message
+    assert "--host no.such.host.invalid" in failing("--host", "no.such.host.invalid")
+
+
+def test_models_that_are_none(folder, tmp_path):
+    assert "there is no such folder" in failing("--model", tmp_path / "missing", "--port", 0)
+    for file in folder.iterdir():
+        content = b"nonsense" if file.name == "model.safetensors" else file.read_bytes()
+        (tmp_path / file.name).write_bytes(content)
+    assert f"{tmp_path / 'model.safetensors'}" in failing("--model", tmp_path, "--port", 0)
+
+
+def test_a_device_that_is_not_there(folder, monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        assert serve(sock, folder, "cuda", "auto", 16, None, None) == 2
+    assert "no CUDA device" in capsys.readouterr().err
+
+
+def test_the_reader_s_parts_are_named(monkeypatch):
+    monkeypatch.setattr(shared, "reader_parts", lambda: ["the first", "the second"])
+    assert ready_lines("127.0.0.1", 80) == ["the first", "the second", "Ready: http://127.0.0.1:80  (Ctrl-C stops it)"]
+    monkeypatch.setattr(shared, "reader_parts", lambda: [])
+    nothing, address = ready_lines("::1", 80)
+    assert "book's own parts" in nothing
+    assert "http://[::1]:80 " in address
