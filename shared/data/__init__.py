@@ -1,1 +1,1 @@
-"""Text on its way to the model: tokens, and the chat template."""
+"""From text to what a model reads: corpora, cleaning, dedup, the tokenizer, batches, the chat template."""

@@ -1,0 +1,1 @@
+"""Chapter 2: reading, cleaning, filtering and splitting a corpus."""

@@ -1,0 +1,190 @@
+"""Read JSONL as it comes: a line at a time, in bounded memory, with a report on what is no record.
+
+One JSON object a line, with at least a string "text". A bad line is reported with its file, its number and its reason;
+the lines around it are read all the same.
+"""
+
+import codecs
+import gzip
+import json
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+MAX_LINE_BYTES = 10_000_000
+BLOCK_BYTES = 1 << 16
+GZIP = b"\x1f\x8b"
+UNSUPPORTED = {b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip"}
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """A line that is no record.  line: counted from 1.  start: how it begins, to recognise it by."""
+
+    path: str
+    line: int
+    reason: str
+    start: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.reason}" + (f"  [{self.start}]" if self.start else "")
+
+
+@dataclass
+class ReadStats:
+    """What was read.  lines = good + empty + bad, but for what is missing at the end of a broken gzip file."""
+
+    lines: int = 0
+    good: int = 0
+    empty: int = 0
+    bad: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)  # without what differs from line to line
+    first_bad: list[BadLine] = field(default_factory=list)
+    keep: int = 1000  # of the bad lines are kept one by one: a file may have millions
+
+    def add(self, bad: BadLine) -> None:
+        self.bad += 1
+        self.reasons[bad.reason.split(":")[0]] += 1
+        if len(self.first_bad) < self.keep:
+            self.first_bad.append(bad)
+
+    def __str__(self) -> str:
+        parts = [f"{self.lines} lines: {self.good} good, {self.empty} empty, {self.bad} bad"]
+        return "\n".join(parts + [f"  {count:6}  {reason}" for reason, count in self.reasons.most_common()])
+
+
+def read_jsonl(
+    path: Path | str,
+    on_bad: Callable[[BadLine], None] | None = None,
+    stats: ReadStats | None = None,
+    max_line_bytes: int = MAX_LINE_BYTES,
+) -> Iterator[Record]:
+    """All records of a JSONL file, plain or gzipped (told by its first bytes), in their order.
+
+    on_bad is called for every bad line; stats counts them, and all else. With neither, a bad line raises ValueError.
+    Memory: about two lines of max_line_bytes, however long the file's lines are.  OSError if there is no such file.
+    """
+    path, stats_ = Path(path), stats or ReadStats()
+
+    def report(line: int, reason: str, raw: bytes = b"") -> None:
+        bad = BadLine(str(path), line, reason, raw[:60].decode("utf-8", "replace"))
+        stats_.add(bad)
+        if on_bad is not None:
+            on_bad(bad)
+        elif stats is None:
+            raise ValueError(f"{bad}\nPass stats=ReadStats() or on_bad=... to skip and count such lines.")
+
+    problems: list[str] = []
+    with path.open("rb") as file:
+        for number, raw in enumerate(bounded_lines(_blocks(file, problems), max_line_bytes), 1):
+            stats_.lines = number
+            if raw is None:
+                report(number, f"too long: more than {max_line_bytes} bytes")
+            elif not raw.removeprefix(codecs.BOM_UTF8).strip():
+                stats_.empty += 1
+            else:
+                try:
+                    record = parse_record(raw)
+                except ValueError as error:
+                    report(number, str(error), raw)
+                    continue
+                record["text"] = _mended(record["text"])
+                stats_.good += 1
+                yield record
+    for problem in problems:
+        report(stats_.lines + 1, problem)
+
+
+def count_lines(path: Path | str) -> int:
+    """How many lines `read_jsonl` will see, found by looking for line breaks alone: for a progress bar."""
+    count, last = 0, b"\n"
+    with Path(path).open("rb") as file:
+        for block in _blocks(file, []):
+            count, last = count + block.count(b"\n"), block[-1:]
+    return count + (last != b"\n")
+
+
+def bounded_lines(blocks: Iterable[bytes], max_bytes: int) -> Iterator[bytes | None]:
+    """Cut blocks of bytes into lines, without their b"\\n".  A line of more than max_bytes comes out as None.
+
+    Blocks are cut anywhere. What follows the last line break is a line as well, unless nothing does. Holds at most
+    max_bytes of a line, and a block: a long line's bytes are let go of as they come.
+
+    >>> list(bounded_lines([b"ab\\nc", b"d\\n\\nlong", b"er\\nlast"], max_bytes=5))
+    [b'ab', b'cd', b'', None, b'last']
+    """
+    # exercise 2.1: keep what stands after a block's last line break, until the next block completes it
+    #   as soon as it is longer than max_bytes drop it, and remember that this line is lost until its end comes
+    pending, lost = bytearray(), False
+    for block in blocks:
+        *ended, rest = block.split(b"\n")
+        for part in ended:
+            pending += part
+            yield None if lost or len(pending) > max_bytes else bytes(pending)
+            pending, lost = bytearray(), False
+        pending += rest
+        if lost or len(pending) > max_bytes:
+            pending, lost = bytearray(), True
+    if pending or lost:
+        yield None if lost else bytes(pending)
+    # end
+
+
+def parse_record(raw: bytes) -> Record:
+    """One line as a record.  Raises ValueError that says what is wrong, in this form:
+
+    "not UTF-8: …", "not JSON: …", "not an object: …", "no text: …" or "text is not a string: …".
+    A byte order mark at the start is no fault. An empty text is a text. A line nested so deeply that json gives up
+    is "not JSON" too.
+
+    >>> parse_record(b'{"text": "ok", "label": 3}')
+    {'text': 'ok', 'label': 3}
+    """
+    # exercise 2.2: decode ("utf-8-sig" takes the mark away), parse, and check; each step has its own way to fail
+    try:
+        record = json.loads(raw.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8: byte {raw[error.start]:#04x}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"not an object: {type(record).__name__}")
+    if "text" not in record:
+        raise ValueError(f"no text: it has {', '.join(record) or 'nothing'}"[:200])
+    if not isinstance(record["text"], str):
+        raise ValueError(f"text is not a string: {type(record['text']).__name__}")
+    return record
+    # end
+
+
+def _blocks(file: BinaryIO, problems: list[str]) -> Iterator[bytes]:
+    """The file's bytes, unpacked.  Damage in a gzip file ends it, and goes into problems: what came before counts."""
+    start = file.read(8)
+    for magic, name in UNSUPPORTED.items():
+        if start.startswith(magic):
+            raise ValueError(f"{file.name}: compressed with {name}; unpack it first, or use gzip")
+    file.seek(0)
+    if not start.startswith(GZIP):
+        while block := file.read(BLOCK_BYTES):
+            yield block
+        return
+    with gzip.GzipFile(fileobj=file) as unpacked:
+        try:
+            while block := unpacked.read1(BLOCK_BYTES):
+                yield block
+        except (EOFError, OSError, zlib.error) as error:
+            problems.append(f"damaged gzip: {error}")
+
+
+def _mended(text: str) -> str:
+    """The text with halves of surrogate pairs, which JSON can spell and UTF-8 can't, joined or replaced by U+FFFD."""
+    try:
+        text.encode()
+        return text
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
