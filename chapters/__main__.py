@@ -75,7 +75,8 @@ def check(
     traceback: Annotated[bool, typer.Option("--traceback", help="show Python's traceback too")] = False,
 ) -> None:
     """Check your answers. Exit code 1 when one is wrong."""
-    results = run_check(which, Book(), Progress())
+    with working(f"checking {which or 'everything'}"):
+        results = run_check(which, Book(), Progress())
     print_results(results, console, traceback)
     raise typer.Exit(int(any(result.status == "not yet" for result in results)))
 
@@ -93,7 +94,9 @@ def watch(which: Which) -> None:
                 seen = now
                 console.rule(time.strftime("%H:%M:%S"))
                 try:
-                    print_results(run_check(which, book, Progress()), console)
+                    with working(f"checking {which}"):
+                        results = run_check(which, book, Progress())
+                    print_results(results, console)
                 except BookError as error:
                     console.print(str(error), style="red", markup=False)
                 console.print("watching; save to check again, Ctrl-C to stop", style="dim")

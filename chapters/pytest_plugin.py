@@ -16,8 +16,9 @@ from chapters.exercises import Book
 from chapters.judge import Rejected
 from chapters.variants import serve_reference
 
-SECONDS = 60  # for one test of an exercise
+SECONDS = 30  # for one test of an exercise
 results = pytest.StashKey[list[dict[str, Any]]]()
+endless = pytest.StashKey[set[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,6 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "real: needs the real model (fetched on first use)")
     config.addinivalue_line("markers", "gpu: needs a CUDA device")
     config.stash[results] = []
+    config.stash[endless] = set()
     if config.getoption("--reference"):
         serve_reference(Book())
 
@@ -63,10 +65,14 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """Stop an exercise's test that doesn't end."""
     limit = item.config.getoption("--exercise-seconds")
     alarm = hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
-    if exercise_id(item) is None or not alarm:
+    ident = exercise_id(item)
+    if ident is None or not alarm:
         return (yield)
+    if ident in item.config.stash[endless]:
+        raise Rejected("not run, since an earlier test of this exercise did not end", "mend that one first")
 
     def stop(_: int, frame: FrameType | None) -> None:
+        item.config.stash[endless].add(ident)  # one of them is enough to wait for
         place = readers_line(traceback.extract_stack(frame))
         raise Rejected(
             f"not finished after {limit:g} s" + (f", at {place}" if place else ""),

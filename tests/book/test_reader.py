@@ -42,6 +42,10 @@ def test_crash_names_the_readers_line(book):
 def test_an_endless_loop_is_stopped(book):
     book.edit("pyproject.toml", lambda text: text.replace('addopts = "', 'addopts = "--exercise-seconds=1 '))
     book.solve("3.1", "while True:\n    pass")
+    book.edit(
+        "tests/ch03_toy/test_parts.py",
+        lambda text: text + '\n\n@exercise("3.1")\ndef test_again():\n    parts.double(1)\n',
+    )
     text = book.run("check", "3.1", ok=False)
     assert "not finished after 1 s, at chapters/ch03_toy/parts.py:1" in text
     assert "never ends" in text

@@ -1,0 +1,1 @@
+"""Chapter 3: exact and near duplicates."""
