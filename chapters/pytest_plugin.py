@@ -79,13 +79,16 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             "a loop that never ends, perhaps: what should make it stop?",
         )
 
-    before = signal.signal(signal.SIGALRM, stop)
+    clocks = {signal.SIGALRM: signal.ITIMER_REAL, signal.SIGPROF: signal.ITIMER_PROF}
+    before = {number: signal.getsignal(number) for number in clocks}
+    signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, limit)
     try:
         return (yield)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for number, clock in clocks.items():  # a wrong answer may have left a clock running: it must not ring elsewhere
+            signal.setitimer(clock, 0)
+            signal.signal(number, before[number])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -28,9 +28,13 @@ class Detokenizer:
         """Take one more token and return the text that may be sent now, which is often none."""
         return self._release(self._utf8.decode(self._tokenizer.token_bytes(token_id)))
 
-    def flush(self) -> str:
-        """No more tokens will come: return what was held back."""
-        text = self._release(self._utf8.decode(b"", final=True))
+    def flush(self, cut: bool = False) -> str:
+        """No more tokens will come: return what was held back.
+
+        cut: the answer didn't end, it was cut at its limit. The beginning of a character is then left out; at a real
+        end it is what the model said, and becomes U+FFFD.
+        """
+        text = self._release("" if cut else self._utf8.decode(b"", final=True))
         if not self.stopped:
             text, self._held = text + self._held, ""
         return text

@@ -7,11 +7,13 @@ a start needs a few system calls to know that it may be used.
 import argparse
 import errno
 import fcntl
+import glob
 import hashlib
 import importlib.util
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -113,10 +115,11 @@ def damage(path: Path) -> str | None:
 
 
 def _make(path: Path, source: Source) -> None:
-    ours = path.parent == MODELS or (path / MANIFEST).exists()
+    ours = path == MODELS / source.name or (path / MANIFEST).exists()
     if path.exists() and not ours and (not path.is_dir() or any(path.iterdir())):
         raise FetchError(f"{path} holds something that wasn't made here. Move it away, or choose another place.")
-    for left in path.parent.glob(_scratch_name(path) + "*"):  # by a run that was killed; the lock says nobody uses it
+    # left by a run that was killed; the lock says that nobody uses it
+    for left in path.parent.glob(glob.escape(_scratch_name(path)) + "*"):
         shutil.rmtree(left, ignore_errors=True)
     if path.exists():
         console.print(f"Making {path} again" + (f": {reason}." if (reason := damage(path)) else "."))
@@ -217,6 +220,7 @@ def main() -> int:
     parser.add_argument("--force", action="store_true", help="fetch and convert again, even if the model is there")
     parser.add_argument("--path", type=Path, help=f"where to put it (default: {MODELS / SMOLLM2.name})")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit like any other, that cleans up
     try:
         print(ensure_model(arguments.path, force=arguments.force))
     except FetchError as error:

@@ -64,6 +64,13 @@ def test_a_mistake_that_only_crashes(book):
     assert "only crashes" in problems(book)
 
 
+def test_a_mistake_that_leaves_a_clock_running(book):
+    bomb = "import signal, time\\nsignal.signal(signal.SIGPROF, lambda *_: 1 / 0)\\n"
+    bomb += "signal.setitimer(signal.ITIMER_PROF, 0.2, 0.001)\\n"
+    book.edit("solutions/ch03_toy/README.md", lambda text: text.replace("return x * x", bomb + "return x * x"))
+    assert json.loads(book.run("verify", "--json"))["ok"]
+
+
 def test_too_few_mistakes_no_hint_no_reason(book):
     page = "solutions/ch03_toy/README.md"
     book.edit(page, lambda text: text.replace("**Mistake: unchanged.**\n```python mistake 3.1\nreturn x\n```\n", ""))

@@ -98,6 +98,13 @@ def test_after_a_stop_text_nothing_is_sent():
     assert detokenizer.stopped
 
 
+def test_a_character_cut_at_the_limit_is_left_out():
+    half = "🎉".encode()[:3]
+    for cut_off, text in ((True, "party "), (False, "party \ufffd")):
+        detokenizer = Detokenizer(Pieces([b"party ", half]))
+        assert detokenizer.add(0) + detokenizer.add(1) + detokenizer.flush(cut=cut_off) == text
+
+
 def test_a_stop_text_in_the_last_bytes():
     sent, stopped = stream([b"ok", b"\xf0\x9f"], ("\ufffd",))
     assert ("".join(sent), stopped) == ("ok", True)

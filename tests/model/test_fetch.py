@@ -101,6 +101,16 @@ def test_somebody_elses_folder_is_left_alone(path, source):
     assert (path / "thesis.txt").read_text() == "five years of work"
 
 
+def test_another_model_beside_ours_is_left_alone(path, source, monkeypatch):
+    monkeypatch.setattr(fetch, "MODELS", path.parent)
+    mine = path.parent / "mine"
+    mine.mkdir()
+    (mine / "model.safetensors").write_text("precious")
+    with pytest.raises(FetchError, match="holds something that wasn't made here"):
+        ensure_model(mine, source=source)
+    assert (mine / "model.safetensors").read_text() == "precious"
+
+
 def test_force_makes_it_again_and_leaves_mapped_weights_alive(path, source):
     ensure_model(path, source=source)
     model = load_model(path)
