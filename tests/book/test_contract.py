@@ -65,8 +65,8 @@ def test_a_mistake_that_only_crashes(book):
 
 
 def test_a_mistake_that_leaves_a_clock_running(book):
-    bomb = "import signal, time\\nsignal.signal(signal.SIGPROF, lambda *_: 1 / 0)\\n"
-    bomb += "signal.setitimer(signal.ITIMER_PROF, 0.2, 0.001)\\n"
+    bomb = "import signal, time\nsignal.signal(signal.SIGPROF, lambda *_: 1 / 0)\n"
+    bomb += "signal.setitimer(signal.ITIMER_PROF, 0.2, 0.001)\n"
     book.edit("solutions/ch03_toy/README.md", lambda text: text.replace("return x * x", bomb + "return x * x"))
     assert json.loads(book.run("verify", "--json"))["ok"]
 
