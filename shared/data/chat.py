@@ -49,13 +49,20 @@ class ChatTemplate:
             config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         except ValueError as error:
             raise ChatError(f"{file} cannot be read: {error}") from error
+        if not isinstance(config, dict):
+            raise ChatError(f"{file} must hold a JSON object")
         source = config.get("chat_template")
         if (alone := model_dir / "chat_template.jinja").is_file():
             source = alone.read_text(encoding="utf-8")
         if isinstance(source, list):  # several, each with a name
-            source = {entry["name"]: entry["template"] for entry in source}.get("default")
+            try:
+                source = {entry["name"]: entry["template"] for entry in source}.get("default")
+            except (KeyError, TypeError):
+                raise ChatError(f"{file}: each entry of chat_template needs a name and a template") from None
         if not source:
             raise ChatError(f"{model_dir} has no chat template; it is probably a base model, which cannot chat")
+        if not isinstance(source, str):
+            raise ChatError(f"{file}: chat_template must be text, or a list of named ones, not {type(source).__name__}")
         special = {name: config.get(name) for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
         return cls(source, {name: t["content"] if isinstance(t, dict) else t for name, t in special.items() if t})
 

@@ -23,11 +23,12 @@ from shared.model.transformer import Transformer
 logger = logging.getLogger(__name__)
 
 FinishReason = Literal["stop", "length", "abort"]
+WARM_UP_ID = "warm-up"  # a request with this id says nothing about how long others take
 STOP_TIMEOUT_S = 10.0  # a step takes less on any model this engine is for
 
 
 class QueueFull(RuntimeError):
-    """As many requests as allowed are waiting already; a place should be free in about `retry_after_s` seconds."""
+    """As many requests as allowed are waiting; those should have been served in about `retry_after_s` seconds."""
 
     def __init__(self, retry_after_s: float) -> None:
         super().__init__(f"too many requests are waiting; try again in about {retry_after_s:.0f} s")
@@ -95,7 +96,7 @@ class AsyncLLMEngine:
         self.max_waiting = max_waiting
         self.max_model_len = max_model_len or context
         self._silent = tokenizer.eos_ids | set(tokenizer.special_tokens.values())  # tokens that are no part of the text
-        self._changed = threading.Condition()  # guards everything below
+        self._changed = threading.Condition()  # guards everything below; may be taken twice
         self._requests: dict[str, _Request] = {}  # unfinished ones: the one being served, and those that wait
         self._waiting: deque[_Request] = deque()
         self._service_times: deque[float] = deque(maxlen=8)  # seconds, of the latest requests
@@ -118,7 +119,9 @@ class AsyncLLMEngine:
             self._close()
             thread, self._thread = self._thread, None
         if thread is not None:
-            await asyncio.to_thread(thread.join, STOP_TIMEOUT_S)
+            end = time.monotonic() + STOP_TIMEOUT_S
+            while thread.is_alive() and time.monotonic() < end:  # in a pool's thread, join could wait for other work
+                await asyncio.sleep(0.01)
             if thread.is_alive():
                 logger.warning("the engine is still computing after %.0f s; leaving it behind", STOP_TIMEOUT_S)
 
@@ -134,16 +137,34 @@ class AsyncLLMEngine:
         limit = min(params.max_tokens, self.max_model_len - len(prompt_ids))
         request = _Request(request_id, list(prompt_ids), replace(params, max_tokens=limit), asyncio.get_running_loop())
         with self._changed:
-            if not self._running:
-                raise EngineStopped("the engine is not running")
             if request_id in self._requests:
                 raise ValueError(f"request id {request_id!r} is in use")
-            if len(self._requests) > self.max_waiting:  # one of them is being served
-                raise QueueFull(self._retry_after())
+            self.check_place()
             self._requests[request_id] = request
             self._waiting.append(request)
             self._changed.notify()
         return self._outputs(request)
+
+    def check_place(self) -> None:
+        """Raises what generate would raise now, whatever the prompt: QueueFull or EngineStopped."""
+        with self._changed:
+            if not self._running:
+                raise EngineStopped("the engine is not running")
+            if len(self._requests) > self.max_waiting:  # one of them is being served
+                raise QueueFull(self.retry_after())
+
+    def retry_after(self) -> float:
+        """About how many seconds it takes to serve everyone who is here now.
+
+        A place is free sooner, but callers who were refused before want it too.
+        """
+        with self._changed:
+            serving = len(self._requests) > len(self._waiting)
+            elapsed = time.monotonic() - self._serving_since if serving else 0.0
+            usual = fmean(self._service_times) if self._service_times else elapsed
+            # What has taken longer than usual may take as long again: nothing is known of it but that it is long.
+            remaining = usual - elapsed if elapsed < usual else elapsed
+            return max(remaining + usual * len(self._waiting), 1.0)
 
     def abort(self, request_id: str) -> None:
         """End a request: at once if it waits, after the current step if it is being served. Unknown ids are ignored."""
@@ -199,7 +220,7 @@ class AsyncLLMEngine:
             text = "" if token in self._silent else detokenizer.add(token)
             ended = token in eos_ids and not params.ignore_eos
             if ended or detokenizer.stopped or count == params.max_tokens:
-                text += detokenizer.flush()
+                text += detokenizer.flush(cut=not ended)
                 return RequestOutput(text, [token], "stop" if ended or detokenizer.stopped else "length")
             request.put(RequestOutput(text, [token]))
         return RequestOutput("", [], "abort")
@@ -209,7 +230,9 @@ class AsyncLLMEngine:
         with self._changed:
             if self._requests.pop(request.id, None) is None:
                 return  # the engine was stopped, and the caller has been told
-            self._service_times.append(time.monotonic() - self._serving_since)
+            done = isinstance(last, RequestOutput) and last.finish_reason != "abort"
+            if done and request.id != WARM_UP_ID:
+                self._service_times.append(time.monotonic() - self._serving_since)
         request.put(last)
 
     def _close(self) -> None:
@@ -221,10 +244,3 @@ class AsyncLLMEngine:
         self._requests.clear()
         self._waiting.clear()
         self._changed.notify_all()
-
-    def _retry_after(self) -> float:
-        """How long the request being served should still take, in seconds. The caller holds the lock."""
-        serving = len(self._requests) > len(self._waiting)
-        elapsed = time.monotonic() - self._serving_since if serving else 0.0
-        usual = fmean(self._service_times) if self._service_times else 2 * elapsed
-        return max(usual - elapsed, 1.0)

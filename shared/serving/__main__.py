@@ -2,9 +2,11 @@
 
 import ipaddress
 import os
+import re
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
@@ -28,13 +30,19 @@ def main(
 ) -> None:
     """Serve a language model: OpenAI's API under /v1, and a chat page at /."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    if api_key and not re.fullmatch(r"[!-~]+", api_key):
+        fail("The API key can't be sent in a header: use only letters a-z, digits and signs, and no spaces.")
+    raise_file_limit()
     sock = listen(host, port, api_key)  # first, so that a port already taken is told at once
     if model is not None and not model.is_dir():
         fail(f"--model {model}: there is no such folder. A model is a folder with config.json and *.safetensors.")
     # OpenMP's threads wait for one another by spinning. With as many threads as cores and anything else running, such
     # as the browser that shows the chat, they spin in one another's way, and a token can take ten times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from shared.serving.run import serve  # only now: importing torch takes seconds, and reads that variable
+    try:
+        from shared.serving.run import serve  # only now: importing torch takes seconds, and reads that variable
+    except ImportError as error:  # such as a part of the reader's that can't be loaded
+        fail(f"The server can't start: {error}")
 
     sys.exit(serve(sock, model, device, dtype, max_waiting, threads, api_key or None))
 
@@ -68,6 +76,18 @@ def listen(host: str, port: int, api_key: str | None) -> socket.socket:
             f"--port {other}, or with make: make serve PORT={other}"
         )
     return sock
+
+
+def raise_file_limit() -> None:
+    """Allow as many open connections as the system lets us: each takes a file, and often only 256 are allowed."""
+    try:
+        import resource
+    except ImportError:  # Windows, which has no such limit
+        return
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft = 10_240 if hard == resource.RLIM_INFINITY else hard  # macOS says "no limit", and takes no more than this
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def fail(message: str) -> NoReturn:

@@ -1,12 +1,11 @@
 """The routes, and the life of the model behind them."""
 
 import asyncio
-import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 from fastapi import FastAPI
@@ -16,14 +15,14 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from shared.inference.engine import EngineStopped, RequestOutput
+from shared.serving.concurrency import OneAtATime, in_thread, unless_disconnected
 from shared.serving.errors import ApiError, api_error, from_engine, http_error, server_error
 from shared.serving.middleware import Gate, read_body
 from shared.serving.protocol import Answer, ChatRequest, event, parse_chat_request
 from shared.serving.served_model import ServedModel
 
-T = TypeVar("T")
-
-MAX_BODY_BYTES = 2**20
+MAX_BODY_BYTES = 2**18  # far more than a context of 8,000 tokens can hold; encoding it takes seconds
+SMALL_BODY_BYTES = 2**14  # up to here parsing takes less time than starting a thread for it would save
 CHAT_PAGE = Path(__file__).parent / "static" / "chat.html"
 # The page needs nothing but itself and this server, and may be given nothing else.
 PAGE_POLICY = (
@@ -36,27 +35,30 @@ def create_app(
     name: str,
     load: Callable[[], ServedModel],
     api_key: str | None = None,
+    local_only: bool = False,
     on_ready: Callable[[], None] = lambda: None,
     on_failure: Callable[[Exception], None] = lambda error: None,
 ) -> FastAPI:
     """The server's app. It answers at once, and is ready once `load`, run in a thread, is done and the model is warm.
 
     name: what the model is called in requests, which is known before it is loaded.
+    local_only: refuse what a web site elsewhere could make a browser on this computer send; see Gate.
     """
 
     async def make_ready(app: FastAPI) -> None:
         try:
             model = await in_thread(load)
+            app.state.encoding = OneAtATime(model.engine.max_waiting, model.engine.retry_after)
             app.state.model = model
             model.engine.start()
             await model.warm_up()
+            app.state.ready = True
+            on_ready()
         except EngineStopped:
             return  # the server is ending already
         except Exception as error:
+            app.state.ready = False
             on_failure(error)
-            return
-        app.state.ready = True
-        on_ready()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -69,7 +71,7 @@ def create_app(
 
     app = FastAPI(title="Your Own Parts", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.model, app.state.ready, app.state.name, app.state.created = None, False, name, int(time.time())
-    app.add_middleware(Gate, api_key=api_key)
+    app.add_middleware(Gate, api_key=api_key, local_only=local_only)
     app.add_exception_handler(ApiError, api_error)
     app.add_exception_handler(HTTPException, http_error)
     app.get("/", response_class=HTMLResponse)(chat_page)
@@ -115,13 +117,19 @@ async def one_model(request: Request, model: str) -> dict[str, Any]:
 
 
 async def chat_completions(request: Request) -> Response:
-    chat = parse_chat_request(await read_body(request, MAX_BODY_BYTES))
+    body = await read_body(request, MAX_BODY_BYTES)
+    small = len(body) <= SMALL_BODY_BYTES
+    chat = parse_chat_request(body) if small else await in_thread(lambda: parse_chat_request(body))
     _check_model(request.app, chat.model)
     if not request.app.state.ready:
         raise server_error("The model is not ready yet; see /health/ready.", code="not_ready", status=503)
     model: ServedModel = request.app.state.model
     try:
-        prompt_ids = await asyncio.to_thread(model.encode, chat.conversation())
+        model.engine.check_place()  # before the encoding, which would be for nothing
+        encoding = request.app.state.encoding.run(lambda: model.encode(chat.conversation()))
+        prompt_ids = await unless_disconnected(request, encoding)
+        if prompt_ids is None:
+            return Response()  # it goes nowhere: the caller has left
         id = f"chatcmpl-{uuid4().hex}"
         outputs = model.engine.generate(prompt_ids, model.sampling_params(chat), id)
     except ValueError as error:  # no template for these messages, or too long for the context
@@ -138,7 +146,7 @@ async def chat_completions(request: Request) -> Response:
         raise from_engine(error) from None
     finally:
         model.engine.abort(id)
-    return Response() if whole is None else JSONResponse(whole)  # the first goes nowhere: the caller has left
+    return Response() if whole is None else JSONResponse(whole)
 
 
 async def _whole(answer: Answer, outputs: AsyncIterator[RequestOutput]) -> dict[str, Any]:
@@ -180,46 +188,6 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self._on_end()
-
-
-async def unless_disconnected(request: Request, work: Awaitable[T]) -> T | None:
-    """The result of `work`, or None, with the work cancelled, when the caller leaves first. Needs the body read."""
-
-    async def disconnected() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    tasks = [asyncio.ensure_future(work), asyncio.ensure_future(disconnected())]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return await tasks[0] if tasks[0].done() else None
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def in_thread(work: Callable[[], T]) -> T:
-    """Run `work` in a thread that may be left behind: unlike asyncio.to_thread, it can't hold up the process's end."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def tell(how: Callable[[Any], None], what: T | Exception) -> None:
-        def deliver() -> None:
-            if not done.cancelled():
-                how(what)
-
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(deliver)
-
-    def run() -> None:
-        try:
-            tell(done.set_result, work())
-        except Exception as error:
-            tell(done.set_exception, error)
-
-    threading.Thread(target=run, name="load", daemon=True).start()
-    return await done
 
 
 def _check_model(app: FastAPI, name: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+import ipaddress
 import logging
 import re
 import secrets
@@ -15,18 +16,22 @@ from shared.serving.errors import ApiError, server_error, shutting_down
 logger = logging.getLogger(__name__)
 
 GOOD_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")  # anything else could forge a header or a log line
+HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:]+)(?::\d+)?")
 DRAIN_LIMIT = 16  # times the size limit: how much of a body that is too large is read and thrown away
 
 
 class Gate:
     """ASGI middleware. X-Request-ID is taken from the caller or made, and is in every answer.
 
-    With an `api_key`, every address under /v1 needs `Authorization: Bearer KEY`.
+    With an `api_key`, every address under /v1 needs `Authorization: Bearer KEY`. With `local_only`, requests must name
+    this computer as their host, and may not come from another web site's page: a site could otherwise use the server
+    through the browser of whoever visits it, by a name of its own that leads to 127.0.0.1, or by a form.
     """
 
-    def __init__(self, app: ASGIApp, api_key: str | None = None) -> None:
+    def __init__(self, app: ASGIApp, api_key: str | None = None, local_only: bool = False) -> None:
         self.app = app
-        self._expected = f"Bearer {api_key}".encode() if api_key else None
+        self._expected = api_key.encode() if api_key else None
+        self._local_only = local_only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -46,6 +51,9 @@ class Gate:
             await send(message)
 
         try:
+            if self._local_only and (refusal := _from_elsewhere(scope["method"], headers)) is not None:
+                await refusal.response()(scope, receive, send_with_id)
+                return
             if not self._may_pass(scope["path"], headers.get("authorization", "")):
                 await _missing_key().response()(scope, receive, send_with_id)
                 return
@@ -66,8 +74,32 @@ class Gate:
     def _may_pass(self, path: str, authorization: str) -> bool:
         if self._expected is None or not path.startswith("/v1"):
             return True
-        given = authorization.encode("latin-1")  # the header's bytes as they came: a key may hold any letters
-        return hmac.compare_digest(given, self._expected)  # takes as long for any wrong key
+        scheme, _, key = authorization.partition(" ")
+        given = key.encode("latin-1")  # the header's bytes as they came: a key may hold any letters
+        right = hmac.compare_digest(given, self._expected)  # takes as long for any wrong key
+        return right and scheme.lower() == "bearer"
+
+
+def _from_elsewhere(method: str, headers: Headers) -> ApiError | None:
+    """Why a request to a server for this computer only is refused; None when it isn't."""
+    host, origin = headers.get("host", "").lower(), headers.get("origin", "").lower()
+    if not _is_loopback(host):
+        message = f"Without an API_KEY this server answers only as localhost, not as {host!r}."
+        return ApiError(403, message, code="forbidden_host")
+    if method == "POST" and origin and origin.partition("://")[2] != host:
+        return ApiError(403, f"Pages of {origin!r} may not use this server.", code="forbidden_origin")
+    return None
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether a Host header, with or without a port, names this computer to itself."""
+    found = HOST.fullmatch(host)
+    if found is None:
+        return False
+    try:
+        return found[1] == "localhost" or ipaddress.ip_address(found[1].strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def _missing_key() -> ApiError:

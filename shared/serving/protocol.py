@@ -29,17 +29,18 @@ def _as_list(stop: Any) -> Any:
     return [stop] if isinstance(stop, str) else stop
 
 
+MAX_ERRORS = 100
 _TEXT = {"type": "string"}
 _STOPS = {"type": "array", "maxItems": 4, "items": {"type": "string", "minLength": 1, "maxLength": 256}}
 Content = Annotated[
     list[TextPart],
-    Field(min_length=1),
+    Field(min_length=1, fail_fast=True),  # or a body full of faults would take seconds, to collect them all
     BeforeValidator(_as_parts),
     WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": TextPart.model_json_schema()}]}),
 ]
 Stop = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=256)]],  # longer ones would be slow to look for, and for nobody
-    Field(max_length=4),
+    Field(max_length=4, fail_fast=True),
     BeforeValidator(_as_list),
     WithJsonSchema({"anyOf": [_TEXT, _STOPS]}),
 ]
@@ -70,7 +71,7 @@ class ResponseFormat(Strict):
 
 class ChatRequest(Strict):
     model: str
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=2048, fail_fast=True)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -81,7 +82,7 @@ class ChatRequest(Strict):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: Stop | None = None
     user: str | None = None  # whom the caller asks for, and notes of theirs: of no effect with OpenAI either
-    metadata: dict[str, str] | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
     # What this server can't do is taken only where it would change nothing.
     n: Annotated[int, Field(ge=1, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
@@ -128,6 +129,8 @@ def parse_chat_request(body: bytes) -> ChatRequest:
 
 
 def _bad_request(error: ValidationError) -> ApiError:
+    if error.error_count() > MAX_ERRORS:  # unknown names, most likely: one error each, and no way to get only the first
+        return ApiError(400, f"The body has {error.error_count()} faults, such as unknown parameters.")
     # Of several faults a wrong value is told before an unknown name: it is more likely what the caller cares about.
     first = error.errors(include_url=False, include_context=False)[0]
     kind, value, names = first["type"], first["input"], first["loc"]

@@ -1,5 +1,6 @@
 """The server's process: settings to a running uvicorn, and a clean end."""
 
+import ipaddress
 import signal
 import socket
 import sys
@@ -22,6 +23,8 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await stop_engine(self.config.app)  # type: ignore[arg-type]
         await super().shutdown(sockets)
+        if self.force_exit:  # a second Ctrl-C: uvicorn leaves this out then, and its end is a traceback
+            await self.lifespan.shutdown()
 
 
 def serve(
@@ -42,7 +45,7 @@ def serve(
         torch.set_num_threads(threads)  # torch's own default is one for each physical core
     try:
         path = path or ensure_model()
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
         return _fail(str(error))
 
     failures: list[Exception] = []
@@ -58,7 +61,9 @@ def serve(
         return ServedModel.load(path, device, DTYPES[dtype], max_waiting)
 
     print(f"Loading {path} ({dtype} on {device})…", flush=True)
-    app = create_app(model_name(path), load, api_key, on_ready, on_failure)
+    address = str(sock.getsockname()[0]).split("%")[0]
+    local_only = api_key is None and ipaddress.ip_address(address).is_loopback
+    app = create_app(model_name(path), load, api_key, local_only, on_ready, on_failure)
     server = Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=3))
     # uvicorn ends in good order on a signal and then raises it again, when there is nothing left to do.
     for number in (signal.SIGINT, signal.SIGTERM):

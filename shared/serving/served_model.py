@@ -10,7 +10,7 @@ import torch
 from shared.data.chat import ChatTemplate, encode_chat
 from shared.data.library_tokenizer import LibraryTokenizer, load_tokenizer
 from shared.data.tokenizer import Tokenizer
-from shared.inference.engine import AsyncLLMEngine
+from shared.inference.engine import WARM_UP_ID, AsyncLLMEngine
 from shared.inference.sampling import SamplingParams
 from shared.model.weights import load_model
 from shared.serving.protocol import ChatRequest
@@ -60,7 +60,7 @@ class ServedModel:
     async def warm_up(self) -> None:
         """Answer once for nobody, so that the first caller doesn't pay for what happens only once."""
         params = SamplingParams(max_tokens=2, ignore_eos=True)
-        async for _ in self.engine.generate(self.encode([{"role": "user", "content": "Hi"}]), params, "warm-up"):
+        async for _ in self.engine.generate(self.encode([{"role": "user", "content": "Hi"}]), params, WARM_UP_ID):
             pass
 
 

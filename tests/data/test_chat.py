@@ -205,3 +205,14 @@ def test_real_forgeries(model_dir, tokenizer):
     special = set(tokenizer.special_tokens.values())
     assert [i for i in ids if i in special] == [i for i in honest if i in special]
     assert attack in tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize(
+    "content", ["null", "[]", '{"chat_template": 5}', '{"chat_template": ["a"]}', '{"chat_template": [{"name": "a"}]}',
+                '{"chat_template": [{"name": "default", "template": 5}]}']
+)  # fmt: skip
+def test_a_config_that_holds_no_template_is_named(tmp_path, content):
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(content)
+    with pytest.raises(ChatError, match=r"tokenizer_config\.json"):
+        ChatTemplate.load(tmp_path)

@@ -1,11 +1,14 @@
 """The engine's answers, with a scripted model and with a tiny one."""
 
 import asyncio
+from types import SimpleNamespace
 
-from shared.inference.engine import AsyncLLMEngine, RequestOutput
+import pytest
+
+from shared.inference.engine import WARM_UP_ID, AsyncLLMEngine, QueueFull, RequestOutput
 from shared.inference.generate import generate
 from shared.inference.sampling import SamplingParams
-from tests.inference.engines import LONG, collect, run, started
+from tests.inference.engines import LONG, collect, run, started, until
 from tests.inference.scripted import EOS, SILENT, ByteTokenizer, ScriptedModel, Turnstile
 from tests.tiny import tiny_model
 
@@ -18,7 +21,7 @@ def test_answers_and_finish_reasons():
             short = await collect(engine.generate([1], SamplingParams(max_tokens=2), "b"))
             assert short == RequestOutput("gr", [*b"gr"], "length")
             broken = await collect(engine.generate([1], SamplingParams(max_tokens=3), "c"))
-            assert broken.text == "gr\ufffd"  # cut off in the middle of a character
+            assert broken.text == "gr"  # cut off in the middle of a character
             exact = await collect(engine.generate([1], SamplingParams(max_tokens=5), "d"))
             assert exact == RequestOutput("grün", [*"grün".encode()], "length")
             both = await collect(engine.generate([1], SamplingParams(max_tokens=6), "e"))
@@ -83,5 +86,39 @@ def test_the_engine_adds_nothing_to_the_loop():
         answers = await asyncio.gather(*(collect(engine.generate([3, 1, 4], p, f"{p.seed}")) for p in params))
         await engine.stop()
         assert [answer.token_ids for answer in answers] == expected
+
+    run(test)
+
+
+def test_what_retry_after_counts(monkeypatch):
+    """Finished answers only, and everyone who waits."""
+
+    async def test():
+        model, clock = ScriptedModel("ab"), [100.0]
+        monkeypatch.setattr("shared.inference.engine.time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+        def four_seconds_a_step(done):
+            clock[0] += 4
+            engine.abort("left")
+
+        model.before_step = four_seconds_a_step
+        async with started(model, max_waiting=2) as engine:
+            await collect(engine.generate([1], SamplingParams(max_tokens=1), WARM_UP_ID))
+            assert (await collect(engine.generate([1], LONG, "left"))).finish_reason == "abort"
+            await collect(engine.generate([1], LONG, "whole"))  # three steps
+            assert list(engine._service_times) == [12]
+            model.before_step = turnstile = Turnstile()
+            steps = model.steps
+            engine.generate([1], LONG, "running")
+            await until(lambda: model.steps == steps + 1)
+            engine.generate([1], LONG, "first")
+            engine.generate([1], LONG, "second")
+            clock[0] += 5
+            with pytest.raises(QueueFull) as refusal:
+                engine.check_place()
+            assert refusal.value.retry_after_s == pytest.approx(12 - 5 + 2 * 12)
+            clock[0] += 35
+            assert engine.retry_after() == pytest.approx(40 + 2 * 12)
+            turnstile.allow(100)
 
     run(test)

@@ -141,3 +141,58 @@ def test_the_reader_s_parts_are_named(monkeypatch):
     nothing, address = ready_lines("::1", 80)
     assert "book's own parts" in nothing
     assert "http://[::1]:80 " in address
+
+
+@pytest.mark.parametrize("key", ["sésame", "two words", "  ", "new\nline", "tab\t"])
+def test_a_key_that_cannot_be_sent(key):
+    assert "can't be sent in a header" in failing("--port", 0, env={**ENV, "API_KEY": key})
+
+
+def test_a_part_of_the_reader_s_that_cannot_be_loaded():
+    """As the finder says it when the program imports the part, and when the model's loading does."""
+    for broken in ("shared.inference.sampling", "shared.serving.run"):
+        code = (
+            "import sys, runpy\n"
+            "class Finder:\n"
+            "    def find_spec(self, name, path, target=None):\n"
+            f"        if name == {broken!r}: raise ImportError('your part is broken')\n"
+            "import shared\n"
+            "sys.meta_path.insert(0, Finder())\n"
+            "sys.argv = ['serving', '--port', '0']\n"
+            "runpy.run_module('shared.serving', run_name='__main__')\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], cwd=shared.ROOT, env=ENV, capture_output=True, text=True)
+        assert done.returncode == 2
+        assert done.stderr == "The server can't start: your part is broken\n"
+
+
+def test_as_many_files_as_the_system_allows():
+    resource = pytest.importorskip("resource")
+    from shared.serving.__main__ import raise_file_limit
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        raise_file_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == (10_240 if hard == resource.RLIM_INFINITY else hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_second_ctrl_c_ends_it_without_a_traceback(folder):
+    with (
+        running("--model", folder, "--port", 0) as (process, address, _),
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as half,
+    ):
+        half.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)  # it waits for the body
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=10) == 0
+        assert process.stdout.read() == ""
+
+
+def test_a_local_server_without_a_key_is_for_this_computer_only(folder):
+    with running("--model", folder, "--port", 0) as (_, address, _):
+        assert httpx.get(address, headers={"Host": "evil.example"}, trust_env=False).status_code == 403

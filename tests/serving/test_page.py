@@ -147,6 +147,21 @@ def test_errors_can_be_read_and_tried_again(browser, server, model):
         expect(page.get_by_role("alert")).to_contain_text("context is 120 tokens")
 
 
+def test_a_message_that_is_refused_comes_back_into_the_box(browser, server, model):
+    with open_page(browser, server) as page:
+        ask(page, "First")
+        expect(page.locator(".facts")).to_have_count(1)
+        ask(page, "x" * 150)
+        expect(page.get_by_role("alert")).to_contain_text("context is 120 tokens")
+        expect(page.get_by_label("Your message")).to_have_value("x" * 150)
+        expect(page.locator(".user")).to_have_count(1)
+        expect(page.get_by_role("button", name="Try again")).to_have_count(0)
+        ask(page, "Short")
+        expect(page.locator(".facts")).to_have_count(2)
+        expect(page.get_by_role("alert")).to_have_count(0)
+        assert bytes(model.prompts[-1]).decode() == f"u:First\na:{ANSWER}\nu:Short\na:"
+
+
 def test_a_server_that_goes_away(browser, model):
     with serving("scripted", lambda: scripted(model)) as server, open_page(browser, server) as page:
         expect(page.get_by_role("status")).to_have_text("scripted")
