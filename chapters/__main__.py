@@ -268,7 +268,7 @@ def verify(
 def solved_tests(
     chapter: Annotated[int | None, typer.Option("--chapter", metavar="N", help="only this chapter")] = None,
 ) -> None:
-    """(Authors) In a scratch copy with every answer written and in use: run all tests and all solved notebooks."""
+    """(Authors) In a scratch copy, every answer written and in use: run the exercises', the server's and the notebooks' tests."""
     raise typer.Exit(solved.solved_tests(Book(), chapter))
 
 

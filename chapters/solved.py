@@ -121,7 +121,9 @@ def execute(chapter: int, book: Book) -> Path:
 
 
 def solved_tests(book: Book, chapter: int | None) -> int:
-    """In the solved copy: run the exercises' tests and, by nbval, the solved notebooks. Returns pytest's exit code."""
+    """In the solved copy: run the exercises' tests, the server's tests (it runs on the reader's parts there) and, by
+    nbval, the solved notebooks. Returns pytest's exit code.
+    """
     chapters = sorted(book.folders) if chapter is None else [chapter]
     with solved_copy(book) as root:
         notebooks = [root / "solutions" / book.folders[c].name / "notebook.ipynb" for c in chapters]
@@ -129,7 +131,9 @@ def solved_tests(book: Book, chapter: int | None) -> int:
             if not path.exists():
                 fix = f"python -m chapters execute {int(path.parent.name[2:4])}"
                 raise BookError(f"{path.relative_to(root).as_posix()} is missing; {fix}")
-        tests = [root / "tests"] if chapter is None else [root / "tests" / book.folders[chapter].name]
+        names = [book.folders[c].name for c in chapters if Book(root).chapter_modules(c)]
+        tests = [root / "tests" / name for name in [*names, *(["inference", "serving"] if chapter is None else [])]]
+        tests = [folder for folder in tests if folder.exists()]  # a book may have no server yet
         command = [
             sys.executable,
             "-m",
