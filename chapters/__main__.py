@@ -268,7 +268,7 @@ def verify(
 def solved_tests(
     chapter: Annotated[int | None, typer.Option("--chapter", metavar="N", help="only this chapter")] = None,
 ) -> None:
-    """(Authors) In a scratch copy with every answer in use: run the exercises', the server's and the notebooks' tests."""
+    """(Authors) In a scratch copy with every answer in use: test the exercises, the server and the notebooks."""
     raise typer.Exit(solved.solved_tests(Book(), chapter))
 
 
