@@ -18,8 +18,10 @@ class Todo(NotImplementedError):
         self.exercise_id = exercise_id
 
 
-def check(what: str) -> None:
-    """Check one exercise ("1.2") or a whole chapter ("1") from a notebook; prints what the command prints."""
+def check(what: str | None = None) -> None:
+    """Check one exercise ("1.2"), a whole chapter ("1") or all, from a notebook; prints what the command prints."""
     from chapters.checking import check_and_print
 
+    if what is not None and not isinstance(what, str):
+        raise TypeError(f'put the exercise in quotes, check("{what}"): as a number, 1.10 would be 1.1')
     check_and_print(what)

@@ -1,13 +1,17 @@
 """The reader's command: `python -m chapters`."""
 
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-import typer
+try:
+    import typer
+except ModuleNotFoundError:
+    sys.exit("the book's packages are not here; activate its environment, . .venv/bin/activate (make setup makes it)")
 from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -144,7 +148,7 @@ def answer(
             f"# exercise {exercise.id}: {exercise.region.prompt}\n{exercise.region.body}\n# end\n", markup=False
         )
         for why in solution.why:
-            console.print(why.replace("**", "") + "\n", markup=False)
+            console.print(re.sub(r"\A\*\*(.*?)\*\*", r"\1", why) + "\n", markup=False)
 
 
 @app.command()
@@ -186,11 +190,11 @@ def use(
     if failing and not force:
         print_results(failing, console)
         raise BookError(
-            f"chapter {chapter} is not in use, since {', '.join(r.exercise.id for r in failing)} fails; "
-            f"mend it, or: python -m chapters use {chapter} --force"
+            f"nothing was changed, since {', '.join(r.exercise.id for r in failing)} can't be right yet; "
+            f"mend that, or: python -m chapters use {chapter} --force"
         )
     say(answers.use_own(chapter, book, done))
-    console.print("measure it, for a row on the scoreboard: python -m chapters bench", style="dim")
+    console.print("if the server's stack uses it, measure it for the scoreboard: python -m chapters bench", style="dim")
 
 
 @app.command()
@@ -304,7 +308,7 @@ def main() -> None:
     """Run the command; errors are one line, Ctrl-C is quiet."""
     try:
         app()
-    except BookError as error:
+    except (BookError, OSError) as error:
         Console(stderr=True, soft_wrap=True).print(str(error), style="red", markup=False, highlight=False)
         sys.exit(2)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from chapters.exercises import Book, Exercise, reader_text
+from chapters.exercises import Book, Exercise, id_key, reader_text
 from chapters.progress import Progress
 from chapters.regions import BookError, find_regions
 from chapters.views import digest
@@ -59,8 +59,34 @@ def run_tests(book: Book, chapter: int, ids: list[str]) -> list[dict[str, Any]]:
         except subprocess.TimeoutExpired:
             raise BookError(f"the tests of chapter {chapter} ran for more than {LIMIT_S} s and were stopped") from None
         if not file.exists() or run.returncode not in (0, 1, 5):
-            raise BookError(f"the tests of chapter {chapter} could not run:\n{run.stdout[-4000:]}{run.stderr[-2000:]}")
+            raise BookError(
+                import_error(book, chapter)
+                or f"the tests of chapter {chapter} could not run:\n" + run.stdout[-4000:] + run.stderr[-2000:]
+            )
         return json.loads(file.read_text(encoding="utf-8"))
+
+
+def import_error(book: Book, chapter: int) -> str:
+    """Why a chapter's files can't be imported, in one line with its place; empty when they can."""
+    code = (
+        "import importlib, sys, traceback\n"
+        "try: importlib.import_module(sys.argv[1])\n"
+        "except BaseException as error:\n"
+        "    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == sys.argv[2]]\n"
+        "    place = f':{frames[-1].lineno}' if frames else ''\n"
+        "    print(f'{sys.argv[3]}{place}: {type(error).__name__}: {error}')"
+    )
+    for module in book.chapter_modules(chapter):
+        run = subprocess.run(
+            [sys.executable, "-c", code, module.view_name, str(module.view), book.relative(module.view)],
+            cwd=book.root,
+            capture_output=True,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(book.root)},
+        )
+        if run.stdout.strip():
+            return f"the file can't be imported: {run.stdout.strip().splitlines()[-1]}"
+    return ""
 
 
 def check(what: str | None, book: Book, progress: Progress) -> list[Result]:
@@ -86,8 +112,34 @@ def check(what: str | None, book: Book, progress: Progress) -> list[Result]:
                 else:
                     progress.checked[exercise.id] = {"status": result.status, "digest": digest(region.body)}
             found.append(result)
+    name_culprits(found, progress)
     progress.save()
     return found
+
+
+def name_culprits(results: list[Result], progress: Progress) -> None:
+    """A wrong answer may be right, and use an earlier one that is wrong: say which one that could be."""
+    for result in results:
+        module = result.exercise.module
+        earlier = [
+            r.exercise.id
+            for r in results
+            if r.status == "not yet"
+            and r.exercise.module == module
+            and id_key(r.exercise.id) < id_key(result.exercise.id)
+        ]
+        if len(results) == 1:
+            earlier = [
+                i
+                for i, last in progress.checked.items()
+                if last["status"] == "not yet"
+                and i.split(".")[0] == result.exercise.id.split(".")[0]
+                and id_key(i) < id_key(result.exercise.id)
+            ]
+        if result.status == "not yet" and earlier:
+            result.lines.insert(
+                -1, f"or is it {' or '.join(sorted(earlier, key=id_key))}? not right yet, and maybe used here"
+            )
 
 
 def reader_bodies(book: Book, chapter: int) -> dict[str, Any]:
@@ -113,6 +165,8 @@ def judge(exercise: Exercise, outcomes: list[dict[str, Any]], place: str) -> Res
                 exercise, "not yet", [outcome["detail"], f"{where}      {hint}"], outcome.get("traceback", "")
             )
     blocked = [outcome for outcome in outcomes if outcome["outcome"] == "todo"]
+    if any(outcome["todo"] == exercise.id for outcome in blocked):
+        return Result(exercise, "to do", [f"the line 'raise Todo(...)' still runs; remove it: {blocked[0]['place']}"])
     if blocked:
         return Result(
             exercise, "to do", [f"written, but its tests need {blocked[0]['todo']} first: {blocked[0]['place']}"]
@@ -138,7 +192,7 @@ def print_results(results: list[Result], console: Console, tracebacks: bool = Fa
         console.print("\n" + " · ".join(f"{count} {status}" for status, count in counts.items()), highlight=False)
 
 
-def check_and_print(what: str) -> None:
+def check_and_print(what: str | None) -> None:
     """The notebook's check: the same words as the command's."""
     book = Book()
     console = Console(force_jupyter=False, force_terminal=False, width=110)

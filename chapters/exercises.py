@@ -117,7 +117,7 @@ class Book:
         if what in self.exercises:
             return [self.exercises[what]]
         if not re.fullmatch(r"\d+\.\d+", what):
-            raise BookError(f"{what!r} is neither a chapter (9) nor an exercise (9.4)")
+            raise BookError(f"{what!r} is neither a chapter (1) nor an exercise (1.4)")
         chapter = [e for e in self.exercises if e.split(".")[0] == what.split(".")[0]]
         raise BookError(
             f"no exercise {what}; "
@@ -152,6 +152,7 @@ def id_key(exercise_id: str) -> tuple[int, int]:
 def parse(text: str, file: str) -> ast.Module:
     """The file's syntax tree. Raises RegionError with the line of a syntax error."""
     try:
+        compile(text, file, "exec", dont_inherit=True)  # finds more than ast.parse does: a return outside a function
         return ast.parse(text)
     except SyntaxError as error:
         quoted = f": {error.text.strip()}" if error.text else ""
@@ -184,7 +185,7 @@ def reader_text(module: Module, book: Book) -> str:
     """The reader's file, checked: it exists, Python can read it, and it still has its markers. Raises BookError."""
     file = book.relative(module.view)
     try:
-        text = module.view.read_text(encoding="utf-8")
+        text = module.view.read_text(encoding="utf-8-sig")  # some editors put a BOM in front
     except FileNotFoundError:
         raise BookError(f"{file} is missing; bring it back: python -m chapters reset {module.chapter}") from None
     except UnicodeDecodeError as error:

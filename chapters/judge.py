@@ -60,7 +60,7 @@ def expect_close(got: Any, want: Any, because: str, rtol: float = 1e-5, atol: fl
         place = f" at [{', '.join(map(str, index))}]" if index else ""
         g, w = a[index].item(), b[index].item()
         ratio = ""
-        if isinstance(g, int | float) and isinstance(w, int | float) and w and np.isfinite(g) and np.isfinite(w):
+        if all(type(v) in (int, float) and v and np.isfinite(v) for v in (g, w)):
             ratio = f" ({g / w:.3g} times)"
         count = f"; {int(wrong.sum())} of {wrong.size} values are wrong" if wrong.size > 1 else ""
         raise Rejected(f"expected {number(w)}{place}, got {number(g)}{ratio}{count}", because)

@@ -45,7 +45,7 @@ def merged_source(name: str, file: Path) -> tuple[str, list[str]]:
     shown = file.relative_to(ROOT).as_posix()
     reference = ROOT.joinpath(*name.split(".")).with_suffix(".py")
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
         bodies = {r.id: r.body for r in find_regions(reference.read_text(encoding="utf-8"), reference.name)}
         open_ids = [region.id for region in find_regions(text, shown) if region.is_todo and region.id in bodies]
         compile(text, shown, "exec")

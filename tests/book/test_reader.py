@@ -59,6 +59,42 @@ def test_syntax_error_is_reported_with_its_line(book):
     assert "chapters/ch03_toy/parts.py:12" in book.run()  # the overview survives it
 
 
+def test_a_file_that_cannot_be_imported_is_reported_in_one_line(book):
+    book.solve("3.1", "return x + x")
+    kept = book.view.read_text()
+    for line, message in (
+        ("import nosuchpackage", "ModuleNotFoundError: No module named 'nosuchpackage'"),
+        ("raise SystemExit", "SystemExit"),
+        ("return 1", "'return' outside function"),
+    ):
+        book.view.write_text(kept.replace("import math", f"import math\n{line}"))
+        text = book.run("check", "3.1", ok=False)
+        assert message in text
+        assert "chapters/ch03_toy/parts.py:6" in text
+        assert len(text.splitlines()) <= 2
+
+
+def test_a_byte_order_mark_does_no_harm(book):
+    book.solve("3.1", "return x + x")
+    book.view.write_bytes(b"\xef\xbb\xbf" + book.view.read_bytes())
+    assert "done" in book.run("check", "3.1")
+
+
+def test_a_stub_left_under_the_answer_is_named(book):
+    book.edit(
+        "chapters/ch03_toy/parts.py",
+        lambda text: text.replace('    raise Todo("3.1")', '    y = 2\n    raise Todo("3.1")'),
+    )
+    assert "still runs; remove it" in book.run("check", "3.1")
+
+
+def test_a_wrong_answer_that_another_may_use_is_named(book):
+    book.solve("3.1", "return x * x")
+    book.solve("3.2", "return 1.0")
+    assert "or is it 3.1?" in book.run("check", "3", ok=False)
+    assert "or is it 3.1?" in book.run("check", "3.2", ok=False)
+
+
 def test_deleted_markers_are_reported(book):
     kept = book.view.read_text()
     book.edit("chapters/ch03_toy/parts.py", lambda text: text.replace("    # exercise 3.1: return twice x\n", ""))
@@ -155,7 +191,7 @@ def test_use_runs_the_finished_name_on_the_readers_file(book):
 def test_use_refuses_a_failing_part_unless_forced(book):
     book.solve("3.1", "return x * x")
     text = book.run("use", "3", ok=False)
-    assert "3.1 fails" in text
+    assert "nothing was changed, since 3.1 can't be right yet" in text
     assert not json.loads((book.root / ".progress.json").read_text())["use"]
     book.run("use", "3", "--force")
     assert json.loads((book.root / ".progress.json").read_text())["use"]

@@ -75,8 +75,8 @@ def test_length_limit():
 def test_limit_counts_tokens():
     try:
         got = baseline.read_request({"prompt": "d-b-e", "max_new_tokens": 7}, TOKENIZER, 10)
-    except ValueError:
-        got = None
+    except ValueError as error:
+        got = error
     because = "the limit is in tokens, and this prompt of five characters has three; count after encoding"
     expect_equal(got, (DBE, 7), because=because)
 

@@ -26,8 +26,8 @@ def test_ends():
     because = "the last index is n - 1: the 100th percentile is the largest value"
     try:
         got = summary.percentile(values, 100)
-    except IndexError:
-        got = None
+    except IndexError as error:
+        got = error
     expect_equal(got, 5.0, because=because)
     expect_equal(summary.percentile(values, 0), 1.0, because="the 0th percentile is the smallest value")
 
@@ -96,8 +96,8 @@ def test_uneven_gaps():
 def test_single_token():
     try:
         got = summary.request_latency(2.0, [5.0])
-    except ZeroDivisionError:
-        got = None
+    except ZeroDivisionError as error:
+        got = error
     because = (
         "one token has no token after it: TPOT is None there, neither 0 (which would flatter) nor a division by zero"
     )
@@ -166,12 +166,12 @@ def test_late_start():
 
 @exercise("0.7")
 def test_failed_requests_do_not_count():
-    failed = summary.RequestRecord(2, 100, 0.0, [0.5, 9.0], error="HTTP 500")
+    failed = summary.RequestRecord(2, 100, -5.0, [0.5, 9.0], error="HTTP 500")
     refused = summary.RequestRecord(3, 100, 0.0, error="HTTP 429")
     try:
         got = summary.run_totals([*QUEUE, failed, refused])
-    except (IndexError, ValueError):
-        got = {}
+    except (IndexError, ValueError) as error:
+        got = dict.fromkeys(("requests", "prompt_tokens", "output_tokens", "wall_s"), error)
     because = "a request with an error was not answered: its tokens and its time must not flatter (or slow) the others"
     want = {"requests": 2, "prompt_tokens": 10, "output_tokens": 20, "wall_s": 2.0}
     expect_equal({name: got.get(name) for name in want}, want, because=because)
@@ -183,8 +183,8 @@ def test_nothing_answered():
     for records in ([], [summary.RequestRecord(0, 5, 0.0, error="HTTP 429")]):
         try:
             got = summary.run_totals(records)
-        except (ValueError, ZeroDivisionError, IndexError):
-            got = {}
+        except (ValueError, ZeroDivisionError, IndexError) as error:
+            got = dict.fromkeys(names, error)
         because = "when nothing was answered, every number is 0: no max() of nothing, no division by zero"
         expect_equal([got.get(name) for name in names], [0, 0, 0, 0, 0, 0], because=because)
 
