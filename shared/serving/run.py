@@ -60,7 +60,6 @@ def serve(
     def load() -> ServedModel:
         return ServedModel.load(path, device, DTYPES[dtype], max_waiting)
 
-    print(f"Loading {path} ({dtype} on {device})…", flush=True)
     address = str(sock.getsockname()[0]).split("%")[0]
     local_only = api_key is None and ipaddress.ip_address(address).is_loopback
     app = create_app(model_name(path), load, api_key, local_only, on_ready, on_failure)
@@ -68,6 +67,7 @@ def serve(
     # uvicorn ends in good order on a signal and then raises it again, when there is nothing left to do.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: setattr(server, "should_exit", True))
+    print(f"Loading {path} ({dtype} on {device})…", flush=True)
     server.run(sockets=[sock])
     return _fail(f"{path} can't be served: {failures[0]}") if failures else 0
 
