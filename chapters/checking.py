@@ -157,7 +157,10 @@ def judge(exercise: Exercise, outcomes: list[dict[str, Any]], place: str) -> Res
     for outcome in sorted(outcomes, key=lambda outcome: outcome["outcome"] != "rejected"):
         if outcome["outcome"] == "rejected":
             return Result(
-                exercise, "not yet", [outcome["detail"], outcome["because"], f"{place}      {hint}"], outcome["test"]
+                exercise,
+                "not yet",
+                [*filter(None, (outcome["detail"], outcome["because"])), f"{place}      {hint}"],
+                outcome["test"],
             )
         if outcome["outcome"] == "crashed":
             where = outcome["place"] or place

@@ -105,9 +105,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             report.longrepr = (str(item.path), line, f"Skipped: exercise {todo.exercise_id} is to do: {file}:{line}")
             outcome = {"outcome": "todo", "todo": todo.exercise_id, "place": f"{file}:{line}"}
         elif report.failed and isinstance(error, Rejected):
-            report.longrepr = f"{ident or item.name}: {error.detail}\n     {error.because}" + (
-                f"\n     {place}" if place else ""
-            )
+            said = filter(None, (error.detail, error.because, place))
+            report.longrepr = f"{ident or item.name}: " + "\n     ".join(said)
             outcome = {"outcome": "rejected", "detail": error.detail, "because": error.because, "place": place}
         elif report.failed:
             detail = "".join(traceback.format_exception_only(error)).strip()

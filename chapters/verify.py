@@ -140,7 +140,8 @@ def judge(exercise: Exercise, solution: Solution | None, outcomes: dict[str, Any
         problems.append("no test judges it")
     for mistake, tests in zip(solution.mistakes if solution else [], outcomes["mistakes"], strict=True):
         rejected = [test for test in tests if test["outcome"] == "rejected" and test["because"]]
-        message = f"{exercise.id}: {rejected[0]['detail']}; {rejected[0]['because']}" if rejected else ""
+        said = "; ".join(filter(None, (rejected[0]["detail"], rejected[0]["because"]))) if rejected else ""
+        message = f"{exercise.id}: {said}" if rejected else ""
         verdict.mistakes.append({"title": mistake.title, "rejected": bool(rejected), "message": message})
         if not rejected:
             crashed = next((test for test in tests if test["outcome"] == "crashed"), None)

@@ -66,8 +66,8 @@ def test_not_an_object(body: Any):
 def test_length_limit():
     got = baseline.read_request({"prompt": "dbe", "max_new_tokens": 7}, TOKENIZER, 10)
     expect_equal(got, (DBE, 7), because="3 + 7 tokens are exactly the 10 allowed, and fit")
-    because = "prompt and answer share the model's context: 3 + 8 tokens are more than the 10 allowed"
-    with expect_raises(ValueError, because=because):
+    because = "prompt and answer share the model's context: 3 + 8 tokens are more than the 10 allowed; name the field"
+    with expect_raises(ValueError, because=because, match="max_new_tokens"):
         baseline.read_request({"prompt": "dbe", "max_new_tokens": 8}, TOKENIZER, 10)
 
 

@@ -29,30 +29,40 @@ def gradients_of(sizes: tuple[int, ...], batch: int = 6) -> tuple[list[np.ndarra
 
 
 @exercise("1.6")
-def test_one_layer_has_no_relu():
-    got, want, _ = gradients_of((3, 2))
-    expect_close(got[0], want[0],
-                 because="a net of one layer is just linear: relu stands between layers, and there is none behind the "
-                         "last; its backward must not be applied to the logits")
+def test_gradients_come_in_the_order_of_params():
+    got, _, model = gradients_of((3, 4, 5, 2))
+    expect_equal(
+        [np.shape(g) for g in got],
+        [p.shape for p in model.params],
+        because="the list must match params: [dw1, db1, dw2, db2, ...]. Backward meets the last layer first, "
+        "so each pair goes in front of the list",
+    )
 
 
 @exercise("1.6")
-def test_gradients_come_in_the_order_of_params():
-    got, _, model = gradients_of((3, 4, 5, 2))
-    expect_equal([np.shape(g) for g in got], [p.shape for p in model.params],
-                 because="the list must match params: [dw1, db1, dw2, db2, ...]. Backward meets the last layer first, "
-                         "so each pair goes in front of the list")
+def test_one_layer_has_no_relu():
+    got, want, _ = gradients_of((3, 2))
+    expect_close(
+        got[0],
+        want[0],
+        because="a net of one layer is just linear: relu stands between layers, and there is none behind the "
+        "last; its backward must not be applied to the logits",
+    )
 
 
 @exercise("1.6")
 def test_relu_blocks_on_the_way_back():
     got, want, _ = gradients_of((3, 3, 3))
-    expect_close(got[2], want[2],
-                 because="the last layer's dw is wrong: nothing stands between the logits and linear_backward")
-    expect_close(got[0], want[0],
-                 because="the gradient that leaves the last layer must pass relu_backward with that relu's own input, "
-                         "the z in the tape of the layer below, before it meets that layer's linear; it may be "
-                         "skipped, or masked with the wrong array")
+    expect_close(
+        got[2], want[2], because="the last layer's dw is wrong: nothing stands between the logits and linear_backward"
+    )
+    expect_close(
+        got[0],
+        want[0],
+        because="the gradient that leaves the last layer must pass relu_backward with that relu's own input, "
+        "the z in the tape of the layer below, before it meets that layer's linear; it may be "
+        "skipped, or masked with the wrong array",
+    )
 
 
 @exercise("1.6")
@@ -76,5 +86,21 @@ def test_net_gradients_match_finite_differences():
         return float(np.sum((np.maximum(x @ w1.T + b1, 0) @ w2.T + b2) * dout))
 
     for name, p, g in zip(("dw1", "db1", "dw2", "db2"), model.params, got, strict=True):
-        expect_close(g, numerical_gradient(loss, p), rtol=1e-5, atol=1e-7,
-                     because=f"{name} differs from what nudging the parameter by a millionth does to the loss")
+        expect_close(
+            g,
+            numerical_gradient(loss, p),
+            rtol=1e-5,
+            atol=1e-7,
+            because=f"{name} differs from what nudging the parameter by a millionth does to the loss",
+        )
+
+
+@exercise("1.6")
+def test_the_tape_can_be_read_twice():
+    model = mlp.MLP((3, 4, 2), np.random.default_rng(0), dtype=np.float64)
+    _, tape = model.forward(normal(5, 3))
+    length = len(tape)
+    model.backward(tape, normal(5, 2, seed=2))
+    expect_equal(
+        len(tape), length, because="the tape is the caller's: read it from its end, reversed(tape), without popping"
+    )
