@@ -4,8 +4,6 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 try:
@@ -13,14 +11,13 @@ try:
 except ModuleNotFoundError:
     sys.exit("the book's packages are not here; activate its environment, . .venv/bin/activate (make setup makes it)")
 from rich.console import Console
-from rich.progress import Progress as Bar
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from chapters import answers, bench, solved, views
 from chapters import verify as contract
 from chapters.checking import check as run_check
 from chapters.checking import print_results, reader_bodies
+from chapters.console import console, run_instead, say, working
 from chapters.exercises import Book, Exercise
 from chapters.progress import Progress
 from chapters.regions import BookError, Region
@@ -33,7 +30,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench.app, name="bench")
-console = Console(highlight=False, soft_wrap=True)
 
 Which = Annotated[str, typer.Argument(metavar="WHICH", help="a chapter (9) or an exercise (9.4)")]
 Chapter = Annotated[int, typer.Argument(metavar="CHAPTER", help="a chapter's number")]
@@ -282,26 +278,6 @@ def one(book: Book, exercise: str) -> Exercise:
     if "." not in exercise:
         raise BookError(f"which exercise? chapter {exercise} has {', '.join(e.id for e in chosen)}")
     return chosen[0]
-
-
-def say(lines: Iterable[str]) -> None:
-    for line in lines:
-        console.print(line, markup=False)
-
-
-@contextmanager
-def working(text: str, quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """A spinner with the elapsed time; gives a function that tells the step it is at."""
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Bar(*columns, transient=True, console=Console(stderr=True), disable=quiet) as bar:
-        task = bar.add_task(text)
-        yield lambda step: bar.update(task, description=f"{text}: {step}")
-
-
-def run_instead(module: str, *arguments: str) -> None:
-    """Become another Python program, so that Ctrl-C and its exit code are that program's own."""
-    os.chdir(Book().root)
-    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Literal
 
-from shared.data.library_tokenizer import LibraryTokenizer
+from shared.data.fallback_tokenizer import LibraryTokenizer
 from shared.data.tokenizer import Tokenizer
 from shared.inference.detokenizer import Detokenizer
 from shared.inference.generate import check_prompt, generate

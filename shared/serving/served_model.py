@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from shared.data.chat import ChatTemplate, encode_chat
-from shared.data.library_tokenizer import LibraryTokenizer, load_tokenizer
+from shared.data.fallback_tokenizer import LibraryTokenizer, load_tokenizer
 from shared.data.tokenizer import Tokenizer
 from shared.inference.engine import WARM_UP_ID, AsyncLLMEngine
 from shared.inference.sampling import SamplingParams

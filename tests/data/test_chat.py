@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers
 
 from shared.data.chat import ChatError, ChatTemplate, encode_chat
-from shared.data.library_tokenizer import LibraryTokenizer
+from shared.data.fallback_tokenizer import LibraryTokenizer
 from tests.data.test_tokenizer import SPECIAL, tiny_tokenizer
 from tests.model.make_oracle import CHATS
 

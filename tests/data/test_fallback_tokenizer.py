@@ -7,7 +7,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models
 
-from shared.data.library_tokenizer import LibraryTokenizer, load_tokenizer
+from shared.data.fallback_tokenizer import LibraryTokenizer, load_tokenizer
 from shared.data.tokenizer import Tokenizer, TokenizerError
 from tests.data.test_tokenizer import tiny_backend, tiny_tokenizer
 
