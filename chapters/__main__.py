@@ -13,8 +13,7 @@ except ModuleNotFoundError:
 from rich.console import Console
 from rich.table import Table
 
-from chapters import answers, bench, solved, views
-from chapters import verify as contract
+from chapters import answers, author, bench, views
 from chapters.checking import check as run_check
 from chapters.checking import print_results, reader_bodies
 from chapters.console import console, run_instead, say, working
@@ -210,66 +209,13 @@ def serve(context: typer.Context) -> None:
     run_instead("shared.serving", *context.args)
 
 
-@app.command()
-def build(
-    check_only: Annotated[bool, typer.Option("--check", help="write nothing; fail when a view is out of step")] = False,
-) -> None:
-    """(Authors) Generate the readers' files and the answers from shared/."""
-    book = Book()
-    if check_only:
-        problems = views.out_of_step(book)
-        say(problems)
-        if problems:
-            raise BookError("out of step: edit shared/, then run: python -m chapters build")
-        console.print(f"{len(book.modules)} modules, {len(book.exercises)} exercises: every view is in step")
-        return
-    say(views.build(book) or ["nothing to do: every view is in step"])
-
-
-@app.command()
-def execute(chapter: Chapter) -> None:
-    """(Authors) Run a chapter's notebook on the answers and write it, with outputs, to solutions/."""
-    book = Book()
-    started = time.monotonic()
-    with working(f"executing chapter {chapter}'s notebook"):
-        path = solved.execute(chapter, book)
-    console.print(f"{book.relative(path)}: written, {time.monotonic() - started:.0f} s")
-
-
-@app.command()
-def verify(
-    chapter: Annotated[int | None, typer.Option("--chapter", metavar="N", help="only this chapter")] = None,
-    json: Annotated[bool, typer.Option("--json", help="print JSON, nothing else")] = False,
-) -> None:
-    """(Authors) Hold every exercise against the book's contract. Exit code 1 when one breaks it."""
-    book = Book()
-    with working("verifying", quiet=json) as step:
-        verdicts, stray = contract.verify(book, chapter, step)
-    bad = bool(stray) or any(verdict.problems for verdict in verdicts)
-    if json:
-        print(contract.as_json(verdicts, stray))
-        raise typer.Exit(int(bad))
-    for verdict in verdicts:
-        rejected = sum(mistake["rejected"] for mistake in verdict.mistakes)
-        mark = "[red]broken[/]" if verdict.problems else "[green]kept[/]"
-        console.print(
-            f"{verdict.id:<6}{verdict.title:<36} stub {verdict.stub}, answer {verdict.answer}, "
-            f"{rejected} of {len(verdict.mistakes)} mistakes rejected   {mark}"
-        )
-        say(f"      {problem}" for problem in verdict.problems)
-    say(stray)
-    console.print(
-        f"\n{len(verdicts)} exercises, {sum(bool(v.problems) for v in verdicts)} broken, {len(stray)} stray problems"
-    )
-    raise typer.Exit(int(bad))
-
-
-@app.command("test-solved")
-def solved_tests(
-    chapter: Annotated[int | None, typer.Option("--chapter", metavar="N", help="only this chapter")] = None,
-) -> None:
-    """(Authors) In a scratch copy with every answer in use: test the exercises, the server and the notebooks."""
-    raise typer.Exit(solved.solved_tests(Book(), chapter))
+for name, command in {
+    "build": author.build,
+    "execute": author.execute,
+    "verify": author.verify,
+    "test-solved": author.solved_tests,
+}.items():
+    app.command(name, rich_help_panel="For authors")(command)
 
 
 def one(book: Book, exercise: str) -> Exercise:

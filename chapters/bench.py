@@ -1,49 +1,23 @@
-"""`python -m chapters bench`: the same trace on each stack, one row each on the scoreboard."""
+"""`python -m chapters bench`: the same trace on each stack, and the book's parts against what people use."""
 
-from collections.abc import Sequence
-from enum import StrEnum
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from chapters.bench_stacks import CURRENT, Dtype, Stack, measure, print_table
+from chapters.bench_table import record
+from chapters.console import console
 from chapters.regions import BookError
 
-if TYPE_CHECKING:
-    from shared.measure.bench import Generate
-    from shared.measure.trace import TraceRequest
-    from shared.model.transformer import Transformer
-
 app = typer.Typer(no_args_is_help=False)
-console = Console(highlight=False, soft_wrap=True)
-
-
-class Stack(StrEnum):
-    """The stacks there are to measure, each with the chapter that builds it."""
-
-    naive = "naive"
-    cached = "cached"
-    all = "all"
-
-
-class Dtype(StrEnum):
-    """Names of torch's number formats."""
-
-    float32 = "float32"
-    float64 = "float64"
-    bfloat16 = "bfloat16"
-    float16 = "float16"
-
-
-CHAPTER = {Stack.naive: 0, Stack.cached: 9}
-CURRENT = Stack.cached  # the best there is so far
-DEFAULT_TRACE = {"n_requests": 2, "seed": 0, "prompt_lengths": (8, 32), "output_lengths": (256, 256)}
 
 JsonOut = Annotated[
     Path | None, typer.Option("--json", metavar="OUT", dir_okay=False, help="write the report to this file")
 ]
+
+Keep = Annotated[bool, typer.Option("--keep", help="put the numbers into the README's table")]
 
 
 @app.callback(invoke_without_command=True)
@@ -109,148 +83,60 @@ def make_trace_file(
 
 
 @app.command()
-def mlp(json: JsonOut = None, threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 1) -> None:
+def mlp(
+    json: JsonOut = None,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 1,
+    keep: Keep = False,
+) -> None:
     """Chapter 1: an epoch of the NumPy net against the same net in torch."""
-    prepare_output(json)
     from shared.training.bench_mlp import bench_mlp
 
-    report = bench_mlp(threads=threads, progress=True)
-    table = Table("NumPy, s", "torch, s", "NumPy / torch", title="one epoch, best of several", title_justify="left")
-    table.add_row(f"{report['numpy_s']:.2f}", f"{report['torch_s']:.2f}", f"{report['ratio']:.2f}")
-    console.print(table)
-    if json is not None:
-        write_report(json, report)
+    run_parts("mlp", {"mlp": lambda: bench_mlp(threads=threads, progress=True)}, json, keep)
 
 
 @app.command()
-def data(json: JsonOut = None) -> None:
+def data(json: JsonOut = None, keep: Keep = False) -> None:
     """Chapters 3 and 4: our dedup and our tokenizer against the libraries people use."""
-    prepare_output(json)
     from shared.data.bench_bpe import bench_bpe
     from shared.data.bench_dedup import bench_dedup
 
-    try:
-        report = {"dedup": bench_dedup(progress=True), "bpe": bench_bpe(progress=True)}
-    except ImportError as error:
-        raise BookError(str(error)) from None
-    for part, numbers in report.items():
-        for name, value in numbers.items():
-            console.print(
-                f"{part:<6} {name:<28} {value:.4g}" if isinstance(value, float) else f"{part:<6} {name:<28} {value}"
-            )
-    if json is not None:
-        write_report(json, report)
+    parts = {"dedup": lambda: bench_dedup(progress=True), "bpe": lambda: bench_bpe(progress=True)}
+    run_parts("data", parts, json, keep)
 
 
-def measure(
-    stacks: Sequence[Stack], trace_file: Path | None, threads: int, model_dir: Path | None, dtype: Dtype
-) -> list[dict[str, Any]]:
-    """Run each stack on the trace; a report each, in order. Ctrl-C ends it early: the last is then "interrupted".
+@app.command()
+def model(json: JsonOut = None, keep: Keep = False) -> None:
+    """Chapters 6 and 8: training the book's own model, loading weights, and int8 against fp32."""
+    from shared.evaluation.bench_int8 import bench_int8
+    from shared.model.bench_loading import bench_loading
+    from shared.training.bench_training import bench_training
 
-    A finished run is put on the scoreboard at once. Raises BookError for a trace or a model that can't be used.
-    """
-    from shared.measure import scoreboard
-    from shared.measure.trace import TraceError, check_fits, fingerprint, make_trace, read_trace
-
-    try:
-        trace = read_trace(trace_file) if trace_file else make_trace(**DEFAULT_TRACE)
-        scoreboard.load()  # a broken file is better heard of before the run than after it
-        import torch
-
-        from shared import reader_parts
-
-        torch.set_num_threads(threads)
-        model, name = load(model_dir, dtype)
-        check_fits(
-            trace, model.config.vocab_size, model.config.max_position_embeddings, str(trace_file or "the default trace")
-        )
-    except (TraceError, scoreboard.ScoreboardError) as error:
-        raise BookError(str(error)) from None
-    for line in reader_parts():
-        console.print(line, style="dim", markup=False)
-    setting = {
-        "model": name,
-        "threads": threads,
-        "dtype": str(dtype),
-        "trace": fingerprint(trace),
+    parts = {
+        "int8": lambda: bench_int8(progress=True),
+        "loading": lambda: bench_loading(progress=True),
+        "training": lambda: bench_training(progress=True),
     }
-    reports = []
-    for stack in stacks:
-        reports.append({"stack": str(stack), **setting, **run(make_stack(stack, model), trace, stack)})
-        if reports[-1]["interrupted"]:
-            break
-        if reports[-1]["total"]["requests"]:
-            scoreboard.record(str(stack), CHAPTER[stack], reports[-1])
-    return reports
+    run_parts("model", parts, json, keep)
 
 
-def run(generate: "Generate", trace: "Sequence[TraceRequest]", stack: Stack) -> dict[str, Any]:
-    """Replay the trace on one stack, after a warm-up that isn't counted (torch's first steps set things up)."""
-    from shared.measure.bench import run_trace
-
-    for _ in generate(trace[0].prompt_ids[:8], 2):
-        pass
-    return run_trace(generate, trace, label=f"{stack}: tokens")
-
-
-def load(model_dir: Path | None, dtype: Dtype) -> "tuple[Transformer, str]":
-    """The model and its folder's name. Raises BookError for a folder that holds none."""
-    import torch
-
-    from shared.model.fetch import ensure_model
-    from shared.model.weights import load_model
-
-    if model_dir is not None and not model_dir.is_dir():
-        raise BookError(f"--model {model_dir}: there is no such folder")
-    try:
-        path = model_dir or ensure_model()
-        return load_model(path, dtype=getattr(torch, dtype)), path.resolve().name
-    except (OSError, ValueError, RuntimeError) as error:
-        raise BookError(f"the model can't be loaded: {error}") from error
-
-
-def make_stack(stack: Stack, model: "Transformer") -> "Generate":
-    """The stack as a function of a prompt and a number of tokens."""
-    if stack is Stack.naive:
-        from shared.measure.baseline import generate_naive
-
-        return lambda prompt_ids, n: generate_naive(model, prompt_ids, n)
-    from shared.inference.generate import generate
-    from shared.inference.sampling import SamplingParams
-
-    return lambda prompt_ids, n: generate(model, prompt_ids, SamplingParams(max_tokens=n, ignore_eos=True))
-
-
-def print_table(reports: Sequence[dict[str, Any]]) -> None:
-    """One row a report, and what the last gains over the first."""
-    first = reports[0]
-    title = f"{first['model']}, {first['dtype']}, CPU threads: {first['threads']}, trace {first['trace']}"
-    table = Table(title=title, title_justify="left")
-    for column in ("stack", "output tok/s", "TTFT P50", "TPOT P50", "E2E P99", "wall", "peak memory"):
-        table.add_column(column, justify="left" if column == "stack" else "right")
-    for report in reports:
-        total, latency = report["total"], report["latency"]
-        table.add_row(
-            report["stack"],
-            f"{total['output_tok_s']:.2f}",
-            seconds(latency["ttft_s"]["p50"]),
-            seconds(latency["tpot_s"]["p50"]),
-            seconds(latency["e2e_s"]["p99"]),
-            seconds(total["wall_s"]),
-            f"{total['peak_memory_mb']:.0f} MB",
-        )
-    console.print(table)
-    for report in reports:
-        for kind, count in report["errors"].items():
-            console.print(f"{report['stack']}: {count} requests not counted: {kind}", style="red", markup=False)
-    rates = [report["total"]["output_tok_s"] for report in reports]
-    if len(reports) > 1 and all(rates):
-        gain = f"{rates[-1] / rates[0]:.1f} times as many tokens per second"
-        console.print(f"{reports[-1]['stack']} makes {gain} as {first['stack']}")
-
-
-def seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f} s" if value >= 1 else f"{value * 1000:.0f} ms"
+def run_parts(name: str, parts: dict[str, Callable[[], dict[str, Any]]], json: Path | None, keep: bool) -> None:
+    """Measure each part, print its numbers, and write them where they are wanted: all of them under their parts' names,
+    or, where the benchmark is one part, plainly."""
+    prepare_output(json)
+    report: dict[str, Any] = {}
+    for part, measure_part in parts.items():
+        try:
+            report[part] = measure_part()
+        except ImportError as error:  # a library to compare with
+            raise BookError(str(error)) from None
+        for key, value in report[part].items():
+            shown = f"{value:.4g}" if isinstance(value, float) else str(value)
+            console.print(f"{part:<9} {key:<28} {shown}", markup=False)
+    whole = report.get(name, report)
+    if json is not None:
+        write_report(json, whole)
+    if keep:
+        console.print(f"{record(name, whole)}: written; now python -m chapters build", markup=False)
 
 
 def parse_range(text: str, option: str) -> tuple[int, int]:

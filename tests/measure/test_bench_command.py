@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from chapters import ROOT, bench
+from chapters import ROOT, bench, bench_stacks
 from chapters.regions import BookError
 from shared.measure import scoreboard
 from tests.tiny import TINY, tiny_model
@@ -75,8 +75,8 @@ def test_json_alone_means_the_newest_stack(model, board, trace, tmp_path):
 
 
 def test_stacks_say_the_same(model):
-    loaded, _ = bench.load(model, bench.Dtype.float64)
-    answers = [list(bench.make_stack(stack, loaded)((3, 1, 4, 1, 5), 40)) for stack in bench.CHAPTER]
+    loaded, _ = bench_stacks.load(model, bench_stacks.Dtype.float64)
+    answers = [list(bench_stacks.make_stack(stack, loaded)((3, 1, 4, 1, 5), 40)) for stack in bench_stacks.CHAPTER]
     assert len(answers[0]) == 40
     assert answers[0] == answers[1]
 
@@ -118,7 +118,7 @@ def test_interrupted_run_keeps_its_report_off_the_board(model, board, trace, tmp
             raise KeyboardInterrupt
         yield from range(n)
 
-    monkeypatch.setattr(bench, "make_stack", lambda stack, model: generate)
+    monkeypatch.setattr(bench_stacks, "make_stack", lambda stack, model: generate)
     out = tmp_path / "o.json"
     output = run("--trace", trace, "--json", out, "--stack", "naive", "--model", model, code=130)
     assert "interrupted" in output

@@ -1,0 +1,85 @@
+"""The README's table of benchmarks against what people use, from the numbers that `bench ... --keep` wrote down."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from chapters import ROOT
+from chapters.regions import BookError
+from shared.measure.files import write_json
+
+Numbers = dict[str, Any]
+# command -> rows: what is measured and ours, what it is compared with
+ROWS: dict[str, Callable[[Numbers], list[tuple[str, str]]]] = {
+    "mlp": lambda r: [
+        (
+            f"NumPy: {r['numpy_s']:.2f} s an epoch of {'-'.join(map(str, r['sizes']))}",
+            f"eager torch: {r['torch_s']:.2f} s",
+        )
+    ],
+    "data": lambda r: [
+        (
+            f"near dedup of {r['dedup']['documents']:,} documents at {r['dedup']['threshold']}: "
+            f"{r['dedup']['docs_per_s']:,.0f} a second, precision {r['dedup']['precision']:.3g}, "
+            f"recall {r['dedup']['recall']:.3g}, {r['dedup']['bytes_per_doc']:,.0f} bytes a document",
+            f"rensa: {r['dedup']['rensa_docs_per_s']:,.0f} a second; "
+            f"datasketch: {r['dedup']['datasketch_docs_per_s']:,.0f}",
+        ),
+        (
+            f"training {r['bpe']['vocab_size']:,} tokens on {r['bpe']['bytes'] / 1e6:.0f} MB: "
+            f"{r['bpe']['train_s']:.1f} s",
+            f"`tokenizers`: {r['bpe']['tokenizers_train_s']:.1f} s",
+        ),
+        (
+            f"encoding: {r['bpe']['encode_mb_s']:.1f} MB/s",
+            f"`tokenizers`: {r['bpe']['tokenizers_encode_mb_s']:.1f} MB/s",
+        ),
+    ],
+    "model": lambda r: [
+        (
+            f"int8: {r['int8']['decode8_speedup']:.1f} times the speed of a decode step of batch 8, "
+            f"{r['int8']['memory_ratio']:.1f} times less memory",
+            f"fp32, with a perplexity {100 * (r['int8']['perplexity_ratio'] - 1):.1f}% lower",
+        ),
+        (f"loading: at its peak {r['loading']['peak_over_weights']:.2f} times the weights in memory", "1 is the least"),
+        (
+            f"training the book's own model: {r['training']['seconds']:.0f} s "
+            f"to a validation loss of {r['training']['val_loss']:.2f}",
+            "",
+        ),
+    ],
+}
+
+
+def record(name: str, numbers: Numbers, root: Path = ROOT) -> Path:
+    """Keep a benchmark's numbers beside the ones of the others. Returns the file."""
+    file = root / "solutions" / "benchmarks.json"
+    write_json(file, load(root) | {name: numbers})
+    return file
+
+
+def load(root: Path = ROOT) -> dict[str, Numbers]:
+    """The kept numbers by benchmark. Raises BookError for a file that can't be read."""
+    file = root / "solutions" / "benchmarks.json"
+    if not file.exists():
+        return {}
+    try:
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        return {name: kept[name] for name in ROWS if name in kept}
+    except (OSError, ValueError, TypeError) as error:
+        raise BookError(f"{file}: can't be read ({error}); delete it and measure again: bench ... --keep") from None
+
+
+def table(root: Path = ROOT) -> list[str]:
+    """The lines of the table."""
+    lines = ["| command | ours | compared with |", "|---|---|---|"]
+    for name, numbers in load(root).items():
+        try:
+            rows = ROWS[name](numbers)
+        except (KeyError, TypeError, ValueError) as error:
+            raise BookError(
+                f"solutions/benchmarks.json: {name} lacks {error}; measure it again: bench {name} --keep"
+            ) from None
+        lines += [f"| `python -m chapters bench {name}` | {ours} | {theirs} |" for ours, theirs in rows]
+    return lines
