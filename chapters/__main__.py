@@ -11,15 +11,15 @@ try:
 except ModuleNotFoundError:
     sys.exit("the book's packages are not here; activate its environment, . .venv/bin/activate (make setup makes it)")
 from rich.console import Console
-from rich.table import Table
 
-from chapters import answers, author, bench, views
+from chapters import answers, author, bench
 from chapters.checking import check as run_check
-from chapters.checking import print_results, reader_bodies
+from chapters.checking import print_results
 from chapters.console import console, run_instead, say, working
 from chapters.exercises import Book, Exercise
+from chapters.overview import overview
 from chapters.progress import Progress
-from chapters.regions import BookError, Region
+from chapters.regions import BookError
 from chapters.solutions import read_solutions
 
 app = typer.Typer(
@@ -39,33 +39,13 @@ def progress(context: typer.Context) -> None:
     """With no command: what is done, to do and failing, and whose parts are in use."""
     if context.invoked_subcommand is not None:
         return
-    book, done = Book(), Progress()
-    table = Table(
-        "chapter", "done", "to do", "not yet", "unchecked", "in use", title="Your own parts", title_justify="left"
-    )
-    for number, folder in book.folders.items():
-        exercises = [e for e in book.exercises.values() if e.chapter == number]
-        try:
-            bodies = reader_bodies(book, number)
-        except BookError as error:
-            console.print(str(error), style="red", markup=False)
-            continue
-        status = [state(e.id, bodies[e.id], done) for e in exercises]
-        counts = [str(status.count(name) or "") for name in ("done", "to do", "not yet", "unchecked")]
-        own = [m.name for m in book.chapter_modules(number) if m.name in done.use]
-        table.add_row(f"{number:2}  {folder.name[5:]}", *counts, "yours" if own else "reference")
+    table, problems = overview(Book(), Progress())
     console.print(table)
+    for problem in problems:
+        console.print(problem, style="red", markup=False)
     console.print(
         "next: python -m chapters notebook N · check N · hint N.k · use N      all commands: python -m chapters --help"
     )
-
-
-def state(exercise_id: str, region: Region, done: Progress) -> str:
-    """An exercise's state, from its body and the last check of that same body."""
-    if region.is_todo:
-        return "to do"
-    last = done.checked.get(exercise_id)
-    return last["status"] if last and last["digest"] == views.digest(region.body) else "unchecked"
 
 
 @app.command()

@@ -4,9 +4,9 @@ import difflib
 from collections.abc import Callable
 from pathlib import Path
 
-from chapters.exercises import Book, Exercise, Module, reader_text
+from chapters.exercises import Book, Exercise, Module, check_markers, raw_text, reader_text
 from chapters.progress import Progress
-from chapters.regions import BookError, fill, find_regions, stub
+from chapters.regions import BookError, fill, find_regions, stub, with_ends
 from chapters.views import back_up, is_edited, view, write_atomically
 
 
@@ -36,16 +36,19 @@ def reset(what: str, book: Book, progress: Progress) -> list[str]:
 
 
 def change_bodies(exercises: list[Exercise], book: Book, body: Callable[[Exercise], str], done: str) -> list[str]:
-    """Replace bodies in the reader's files, a copy kept of each file that changes."""
+    """Replace bodies in the reader's files, a copy kept of each that changes; the bodies replaced may be broken."""
     lines = []
     modules: dict[Path, Module] = {exercise.module.view: exercise.module for exercise in exercises}
     for path, module in modules.items():
-        file, text = book.relative(path), reader_text(module, book)
+        file, old = book.relative(path), raw_text(module, book)
+        text = with_ends(old, file)
+        check_markers(text, module, book)
         new = fill(text, {e.id: body(e) for e in exercises if e.module == module}, file)
-        if new == text:
+        if new == old:
             lines.append(f"{file}: nothing to change")
             continue
-        if any(not region.is_todo for region in find_regions(text, file) if region.id in {e.id for e in exercises}):
+        touched = [region for region in find_regions(text, file) if region.id in {e.id for e in exercises}]
+        if text != old or not all(region.is_todo for region in touched):
             lines.append(f"{file}: the file as it was is kept as {book.relative(back_up(path, book))}")
         write_atomically(path, new)
         lines.append(f"{file}: {done}: {', '.join(e.id for e in exercises if e.module == module)}")
@@ -53,11 +56,25 @@ def change_bodies(exercises: list[Exercise], book: Book, body: Callable[[Exercis
 
 
 def difference(what: str, book: Book) -> str:
-    """A unified diff from the reader's bodies to the reference's, for the exercises that aren't to do."""
-    parts = []
+    """A unified diff from the reader's bodies to the reference's, for the exercises that aren't to do.
+
+    A file whose markers are broken is compared as a whole, with the file as it was given.
+    """
+    parts: list[str] = []
+    broken: set[Path] = set()
     for exercise in book.select(what):
-        file = book.relative(exercise.module.view)
-        text = reader_text(exercise.module, book)
+        module = exercise.module
+        file, text = book.relative(module.view), raw_text(module, book)
+        try:
+            check_markers(text, module, book)
+        except BookError:
+            if module.view not in broken:
+                given = view(module, book).splitlines()
+                parts += difflib.unified_diff(
+                    text.splitlines(), given, f"{file} (yours)", f"{file} (as new)", lineterm=""
+                )
+            broken.add(module.view)
+            continue
         own = next(region for region in find_regions(text, file) if region.id == exercise.id)
         if own.is_todo or own.body == exercise.region.body:
             continue
@@ -66,7 +83,7 @@ def difference(what: str, book: Book) -> str:
             exercise.region.body.splitlines(),
             lineterm="",
             fromfile=f"{file} ({exercise.id}, yours)",
-            tofile=f"{book.relative(exercise.module.source)} (the reference)",
+            tofile=f"{book.relative(module.source)} (the reference)",
         )
     return "\n".join(parts)
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from rich.console import Console
 
-from chapters.exercises import Book, Exercise, id_key, reader_text
+from chapters.exercises import Book, Exercise, Module, id_key, reader_text
 from chapters.progress import Progress
-from chapters.regions import BookError, find_regions
+from chapters.regions import BookError, Region, find_regions
 from chapters.views import digest
 
 LIMIT_S = 900
@@ -29,10 +29,18 @@ class Result:
     status: str  # "done" | "not yet" | "to do"
     lines: list[str] = field(default_factory=list)
     traceback: str = ""
+    printed: list[str] = field(default_factory=list)  # the last lines that the failing test printed
+    unseen: int = 0  # how many lines came before them
 
 
 def run_tests(book: Book, chapter: int, ids: list[str]) -> list[dict[str, Any]]:
-    """Run the tests of some exercises of one chapter in a process of its own. Returns each test's outcome."""
+    """Run the tests of some exercises of one chapter in a process of its own. Returns each test's outcome.
+
+    BOOK_RESULTS names a file of outcomes to take instead: `test-solved` has just run those very tests.
+    """
+    if recorded := os.environ.get("BOOK_RESULTS"):
+        outcomes = json.loads(Path(recorded).read_text(encoding="utf-8"))
+        return [outcome for outcome in outcomes if outcome["exercise"] in ids]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "results.json"
         command = [
@@ -45,7 +53,7 @@ def run_tests(book: Book, chapter: int, ids: list[str]) -> list[dict[str, Any]]:
             "no:cacheprovider",
             f"--results={file}",
             *(f"--exercise={exercise_id}" for exercise_id in ids),
-            str(book.tests(chapter)),
+            *book.test_files(chapter, ids),
         ]
         try:
             run = subprocess.run(
@@ -93,9 +101,11 @@ def check(what: str | None, book: Book, progress: Progress) -> list[Result]:
     """Check one exercise ("9.4"), a chapter ("9") or all, and remember the outcome. Raises BookError."""
     chosen = book.select(what)
     found: list[Result] = []
+    now: dict[str, str] = {}  # exercise -> digest of its body
     for chapter in sorted({exercise.chapter for exercise in chosen}):
         here = [exercise for exercise in chosen if exercise.chapter == chapter]
         bodies = reader_bodies(book, chapter)
+        now |= {exercise_id: digest(region.body) for exercise_id, region in bodies.items()}
         ready = [e.id for e in here if not bodies[e.id].is_todo]
         outcomes = run_tests(book, chapter, ready) if ready else []
         for exercise in here:
@@ -110,63 +120,61 @@ def check(what: str | None, book: Book, progress: Progress) -> list[Result]:
                 if result.status == "to do":
                     progress.checked.pop(exercise.id, None)
                 else:
-                    progress.checked[exercise.id] = {"status": result.status, "digest": digest(region.body)}
+                    progress.checked[exercise.id] = {"status": result.status, "digest": now[exercise.id]}
             found.append(result)
-    name_culprits(found, progress)
+    name_culprits(found, book, progress, now)
     progress.save()
     return found
 
 
-def name_culprits(results: list[Result], progress: Progress) -> None:
-    """A wrong answer may be right, and use an earlier one that is wrong: say which one that could be."""
+def name_culprits(results: list[Result], book: Book, progress: Progress, now: dict[str, str]) -> None:
+    """A wrong answer may be right, and use an earlier one of its file that is wrong: say which one that could be.
+
+    now: exercise -> digest of its present body. What was found out about another body says nothing.
+    """
     for result in results:
-        module = result.exercise.module
         earlier = [
-            r.exercise.id
-            for r in results
-            if r.status == "not yet"
-            and r.exercise.module == module
-            and id_key(r.exercise.id) < id_key(result.exercise.id)
+            exercise_id
+            for exercise_id, last in progress.checked.items()
+            if last["status"] == "not yet"
+            and last["digest"] == now.get(exercise_id)
+            and book.exercises[exercise_id].module == result.exercise.module
+            and id_key(exercise_id) < id_key(result.exercise.id)
         ]
-        if len(results) == 1:
-            earlier = [
-                i
-                for i, last in progress.checked.items()
-                if last["status"] == "not yet"
-                and i.split(".")[0] == result.exercise.id.split(".")[0]
-                and id_key(i) < id_key(result.exercise.id)
-            ]
         if result.status == "not yet" and earlier:
             result.lines.insert(
                 -1, f"or is it {' or '.join(sorted(earlier, key=id_key))}? not right yet, and maybe used here"
             )
 
 
-def reader_bodies(book: Book, chapter: int) -> dict[str, Any]:
-    """Exercise id -> the region in the reader's file."""
-    return {
-        region.id: region
-        for module in book.chapter_modules(chapter)
-        for region in find_regions(reader_text(module, book), book.relative(module.view))
-    }
+def reader_bodies(book: Book, chapter: int) -> dict[str, Region]:
+    """Exercise id -> the region in the reader's file, for a chapter. Raises BookError for the first broken file."""
+    modules = book.chapter_modules(chapter)
+    return {id_: region for module in modules for id_, region in module_bodies(book, module).items()}
+
+
+def module_bodies(book: Book, module: Module) -> dict[str, Region]:
+    """Exercise id -> the region in one reader's file. Raises BookError when the file is broken."""
+    return {region.id: region for region in find_regions(reader_text(module, book), book.relative(module.view))}
 
 
 def judge(exercise: Exercise, outcomes: list[dict[str, Any]], place: str) -> Result:
-    """Turn an exercise's test outcomes into one result; the first failure speaks."""
+    """Turn an exercise's test outcomes into one result: the first rejection speaks, and an error is named beside it."""
     hint = f"python -m chapters hint {exercise.id}"
-    for outcome in sorted(outcomes, key=lambda outcome: outcome["outcome"] != "rejected"):
-        if outcome["outcome"] == "rejected":
-            return Result(
-                exercise,
-                "not yet",
-                [*filter(None, (outcome["detail"], outcome["because"])), f"{place}      {hint}"],
-                outcome["test"],
-            )
-        if outcome["outcome"] == "crashed":
-            where = outcome["place"] or place
-            return Result(
-                exercise, "not yet", [outcome["detail"], f"{where}      {hint}"], outcome.get("traceback", "")
-            )
+    rejected = [outcome for outcome in outcomes if outcome["outcome"] == "rejected"]
+    crashed = [outcome for outcome in outcomes if outcome["outcome"] == "crashed"]
+    if failed := rejected or crashed:
+        first = failed[0]
+        error = [f"and in another test: {crashed[0]['detail']}"] if rejected and crashed else []
+        where = (first["outcome"] == "crashed" and first["place"]) or place
+        return Result(
+            exercise,
+            "not yet",
+            [*filter(None, (first["detail"], first["because"])), *error, f"{where}      {hint}"],
+            first.get("traceback", first["test"]),
+            first.get("printed", []),
+            first.get("unseen", 0),
+        )
     blocked = [outcome for outcome in outcomes if outcome["outcome"] == "todo"]
     if any(outcome["todo"] == exercise.id for outcome in blocked):
         return Result(exercise, "to do", [f"the line 'raise Todo(...)' still runs; remove it: {blocked[0]['place']}"])
@@ -188,6 +196,11 @@ def print_results(results: list[Result], console: Console, tracebacks: bool = Fa
         for line in result.lines:
             for part in line.splitlines():
                 console.print(f"     {part}", highlight=False, markup=False, soft_wrap=True)
+        if result.printed:
+            left_out = f" (the last {len(result.printed)} lines; {result.unseen} came before)" if result.unseen else ""
+            console.print(f"     printed in this check{left_out}:", highlight=False, soft_wrap=True)
+            for line in result.printed:
+                console.print(f"     | {line}", highlight=False, markup=False, soft_wrap=True)
         if tracebacks and result.traceback:
             console.print(result.traceback, highlight=False, markup=False, soft_wrap=True)
     if len(results) > 1:

@@ -2,12 +2,13 @@
 
 import ast
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from chapters import ROOT
-from chapters.regions import BookError, Region, RegionError, find_regions
+from chapters.regions import BookError, MissingEnd, Region, RegionError, find_regions
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,18 @@ class Book:
     def tests(self, chapter: int) -> Path:
         return self.root / "tests" / self.folders[chapter].name
 
+    def test_markers(self, chapter: int) -> dict[Path, set[str]]:
+        """The chapter's test files, in order, with the exercises that each one names."""
+        marker = re.compile(r"""\bexercise\(["'](\d+\.\d+)["']\)""")
+        files = sorted(self.tests(chapter).glob("test_*.py"))
+        return {file: set(marker.findall(file.read_text(encoding="utf-8"))) for file in files}
+
+    def test_files(self, chapter: int, ids: Iterable[str]) -> list[str]:
+        """The test files that name one of these exercises; the whole folder when none does."""
+        wanted = set(ids)
+        found = [str(file) for file, named in self.test_markers(chapter).items() if named & wanted]
+        return found or [str(self.tests(chapter))]
+
     def solutions(self, chapter: int) -> Path:
         return self.root / "solutions" / self.folders[chapter].name
 
@@ -181,25 +194,41 @@ def enclosing_function(text: str, region: Region, file: str) -> str:
     return ".".join(best)
 
 
-def reader_text(module: Module, book: Book) -> str:
-    """The reader's file, checked: it exists, Python can read it, and it still has its markers. Raises BookError."""
+def raw_text(module: Module, book: Book) -> str:
+    """The reader's file as it is. Raises BookError when it is missing or not text."""
     file = book.relative(module.view)
     try:
-        text = module.view.read_text(encoding="utf-8-sig")  # some editors put a BOM in front
+        return module.view.read_text(encoding="utf-8-sig")  # some editors put a BOM in front
     except FileNotFoundError:
-        raise BookError(f"{file} is missing; bring it back: python -m chapters reset {module.chapter}") from None
+        raise BookError(f"{file} is missing; bring it back: python -m chapters build") from None
     except UnicodeDecodeError as error:
         raise BookError(f"{file}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
-    present = {region.id for region in find_regions(text, file)}
-    parse(text, file)
-    wanted = [e.id for e in book.exercises.values() if e.module == module]
-    for exercise_id in wanted:
-        if exercise_id not in present:
-            raise BookError(
-                f"{file}: the line '# exercise {exercise_id}: …' is gone; put it back above the body "
-                f"(python -m chapters answer {exercise_id} shows the place), "
-                f"or start over: python -m chapters reset {module.chapter}"
-            )
-    for extra in sorted(present - set(wanted)):
-        raise BookError(f"{file}: exercise {extra} does not belong in this file")
+
+
+def reader_text(module: Module, book: Book) -> str:
+    """The reader's file, checked: it exists, Python can read it, and it still has its markers. Raises BookError."""
+    text = raw_text(module, book)
+    check_markers(text, module, book)
+    parse(text, book.relative(module.view))
     return text
+
+
+def check_markers(text: str, module: Module, book: Book) -> None:
+    """Raise BookError when a marker is missing, doubled or misspelt; the message names the smallest repair."""
+    file = book.relative(module.view)
+    wanted = [exercise for exercise in book.exercises.values() if exercise.module == module]
+    gone = [e.region for e in wanted if not re.search(rf"^\s*# exercise {re.escape(e.id)}: ", text, re.MULTILINE)]
+    compare = f"what you were given: python -m chapters diff {module.chapter}"
+    try:
+        present = {region.id for region in find_regions(text, file)}
+    except MissingEnd as error:
+        over = f"or start this exercise over, yours is kept: python -m chapters reset {error.exercise_id}"
+        raise BookError(f"{error}; {over}") from None
+    except RegionError as error:
+        line = f"the line that is missing: '{gone[0].marker}'; " if gone else ""
+        raise BookError(f"{error}; {line}{compare}") from None
+    if gone:
+        problem = f"the line '{gone[0].marker}' is gone, and its '# end' with it; put them back around the body"
+        raise BookError(f"{file}: {problem}; {compare}")
+    for extra in sorted(present - {exercise.id for exercise in wanted}):
+        raise BookError(f"{file}: exercise {extra} does not belong in this file")

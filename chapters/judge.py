@@ -1,5 +1,6 @@
 """What the chapter tests judge with: expectations that say what a good teacher would say."""
 
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -8,6 +9,11 @@ import numpy as np
 import pytest
 
 NO_RESULT = "does the function return its result? without a return it gives None"
+
+
+def no_result(because: str) -> str:
+    """None may be a missing return, or what a wrong answer found: say both."""
+    return f"{NO_RESULT}. If it does: {because}"
 
 
 class Rejected(AssertionError):
@@ -29,26 +35,38 @@ def expect(condition: Any, because: str) -> None:
         raise Rejected("", because)
 
 
+def expect_parts(got: Any, names: tuple[str, ...], because: str) -> None:
+    """Reject unless `got` is a tuple (or list) with one part for each name."""
+    if got is None:
+        raise Rejected(f"expected {len(names)} results, got None", NO_RESULT)
+    if not isinstance(got, list | tuple):
+        raise Rejected(f"expected ({', '.join(names)}), got a single {type(got).__name__}", because)
+    if len(got) != len(names):
+        raise Rejected(f"expected ({', '.join(names)}), got {len(got)} results", because)
+
+
 def expect_equal(got: Any, want: Any, because: str) -> None:
     """Reject unless `got` equals `want` exactly (numbers, strings, lists, shapes, arrays)."""
     if got is None and want is not None:
-        raise Rejected(f"expected {short(want)}, got None", NO_RESULT)
+        raise Rejected(f"expected {short(want)}, got None", no_result(because))
     if is_array(got) or is_array(want):
         expect_close(got, want, because, rtol=0, atol=0)
     elif isinstance(got, list | tuple) and isinstance(want, list | tuple):
         for index, (g, w) in enumerate(zip(got, want, strict=False)):
             if not plainly_equal(g, w):
-                raise Rejected(f"expected {short(w)} at [{index}], got {short(g)}", because)
+                wanted, found = unlike(w, g)
+                raise Rejected(f"expected {wanted} at [{index}], got {found}", because)
         if len(got) != len(want):
             raise Rejected(f"expected {len(want)} items, got {len(got)}: {short(got)}", because)
     elif not plainly_equal(got, want):
-        raise Rejected(f"expected {short(want)}, got {short(got)}", because)
+        wanted, found = unlike(want, got)
+        raise Rejected(f"expected {wanted}, got {found}", because)
 
 
 def expect_close(got: Any, want: Any, because: str, rtol: float = 1e-5, atol: float = 1e-8) -> None:
     """Reject unless `got` is within atol + rtol * |want| of `want`, everywhere. Names the first wrong place."""
     if got is None:
-        raise Rejected("expected numbers, got None", NO_RESULT)
+        raise Rejected("expected numbers, got None", no_result(because))
     try:
         a, b = to_array(got), to_array(want)
     except (TypeError, ValueError) as error:
@@ -77,7 +95,7 @@ def expect_raises(kind: type[Exception], because: str, match: str | None = None)
 
     try:
         yield
-    except Todo:
+    except (Todo, Rejected):
         raise
     except kind as error:
         if match is not None and match.lower() not in str(error).lower():
@@ -119,6 +137,12 @@ def plainly_equal(got: Any, want: Any) -> bool:
 
 def number(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def unlike(want: Any, got: Any) -> tuple[str, str]:
+    """Both as text; escaped where they would look the same, as an "á" of one character and of two does."""
+    a, b = short(want), short(got)
+    return (a, b) if unicodedata.normalize("NFC", a) != unicodedata.normalize("NFC", b) else (ascii(want), ascii(got))
 
 
 def short(value: Any) -> str:

@@ -1,8 +1,10 @@
 """The pytest side of the exercises: skip what is to do and name its place, say why an answer is wrong."""
 
 import json
+import re
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from chapters.judge import Rejected
 from chapters.variants import serve_reference
 
 SECONDS = 30  # for one test of an exercise
+PRINTED = 20  # lines of what a failing test printed that are shown, the last ones
 results = pytest.StashKey[list[dict[str, Any]]]()
 endless = pytest.StashKey[set[str]]()
 
@@ -28,6 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--reference", action="store_true", help="judge the finished modules of shared/, not the reader's")
     group.addoption("--results", metavar="FILE", help="write each exercise test's outcome to FILE, as JSON")
+    group.addoption("--judges-only", action="store_true", help="of the chapters' folders, only what judges an exercise")
+    group.addoption("--until-rejected", action="store_true", help="stop after the first test that says why it fails")
     group.addoption("--exercise-seconds", type=float, default=SECONDS, metavar="S", help="limit for one exercise test")
 
 
@@ -46,11 +51,22 @@ def exercise_id(item: pytest.Item) -> str | None:
     return marker.args[0] if marker else None
 
 
+def of_a_chapter(item: pytest.Item) -> bool:
+    return bool(re.search(r"\btests/ch\d\d_\w+/", item.nodeid))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     wanted = set(config.getoption("--exercise"))
-    if wanted:
-        config.hook.pytest_deselected(items=[item for item in items if exercise_id(item) not in wanted])
-        items[:] = [item for item in items if exercise_id(item) in wanted]
+    judges_only = config.getoption("--judges-only")
+    left: list[pytest.Item] = []
+    dropped: list[pytest.Item] = []
+    for item in items:
+        ident = exercise_id(item)
+        keep = ident in wanted if wanted else not (judges_only and ident is None and of_a_chapter(item))
+        (left if keep else dropped).append(item)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = left
     if any(item.get_closest_marker("gpu") for item in items):
         import torch
 
@@ -71,12 +87,20 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     if ident in item.config.stash[endless]:
         raise Rejected("not run, since an earlier test of this exercise did not end", "mend that one first")
 
+    started = time.monotonic()
+
     def stop(_: int, frame: FrameType | None) -> None:
+        if (elapsed := time.monotonic() - started) < 0.9 * limit:
+            raise Rejected(
+                f"the signal SIGALRM came after {elapsed:.1f} s",
+                "a timer of yours sent it: ITIMER_REAL counts the time on the wall and sends SIGALRM",
+            )
         item.config.stash[endless].add(ident)  # one of them is enough to wait for
         place = readers_line(traceback.extract_stack(frame))
         raise Rejected(
             f"not finished after {limit:g} s" + (f", at {place}" if place else ""),
-            "a loop that never ends, perhaps: what should make it stop?",
+            "a loop that never ends (what should make it stop?), far more work than this input needs, or a lock that "
+            "waits for itself",
         )
 
     clocks = {signal.SIGALRM: signal.ITIMER_REAL, signal.SIGPROF: signal.ITIMER_PROF}
@@ -85,6 +109,11 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     signal.setitimer(signal.ITIMER_REAL, limit)
     try:
         return (yield)
+    except Rejected as error:
+        if ident in item.config.stash[endless]:
+            # The signal may have come between two lines, and pytest can't show a traceback without a line.
+            raise error.with_traceback(None) from None
+        raise
     finally:
         for number, clock in clocks.items():  # a wrong answer may have left a clock running: it must not ring elsewhere
             signal.setitimer(clock, 0)
@@ -108,6 +137,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
             said = filter(None, (error.detail, error.because, place))
             report.longrepr = f"{ident or item.name}: " + "\n     ".join(said)
             outcome = {"outcome": "rejected", "detail": error.detail, "because": error.because, "place": place}
+            if error.because and item.config.getoption("--until-rejected"):
+                item.session.shouldfail = "one is enough"
         elif report.failed:
             detail = "".join(traceback.format_exception_only(error)).strip()
             outcome = {
@@ -122,6 +153,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     elif report.when == "call" and report.passed:
         outcome = {"outcome": "passed"}
     if ident is not None and outcome is not None:
+        if outcome["outcome"] in ("rejected", "crashed") and report.capstdout:
+            printed = report.capstdout.splitlines()
+            outcome["printed"] = [line[:300] for line in printed[-PRINTED:]]
+            outcome["unseen"] = max(len(printed) - PRINTED, 0)
         item.config.stash[results].append({"exercise": ident, "test": item.nodeid, **outcome})
     return report
 
@@ -154,7 +189,7 @@ def readers_line(stack: traceback.StackSummary) -> str:
     for frame in reversed(stack):
         name = shown(frame.filename)
         if name.startswith("chapters/ch"):
-            return f"{name}:{frame.lineno}"
+            return f"{name}:{frame.lineno}" if frame.lineno else name  # a loop's jump back stands in no line
     return ""
 
 

@@ -31,17 +31,31 @@ class RegionError(BookError):
         self.file, self.line, self.problem = file, line, problem
 
 
+class MissingEnd(RegionError):
+    """An exercise whose `# end` is gone. `above`: how many lines of the file come before the place of `marker`."""
+
+    def __init__(self, file: str, line: int, exercise_id: str, above: int, marker: str):
+        problem = f"exercise {exercise_id} has no '# end' line; put '{marker}' back below line {above}, behind the body"
+        super().__init__(file, line, problem)
+        self.exercise_id, self.above, self.marker = exercise_id, above, marker
+
+
 @dataclass(frozen=True)
 class Region:
     """One exercise's region. Line numbers count from 1; `first` is the marker's line, `last` that of `# end`."""
 
     id: str
-    prompt: str
+    prompt: str  # what stands behind the marker; further lines as they are written, `#   ` and all
     indent: str
     first: int
     body_first: int
     last: int
     body: str  # dedented, without the final newline
+
+    @property
+    def marker(self) -> str:
+        """The marker's first line as it stands in the file."""
+        return f"{self.indent}# exercise {self.id}: {self.prompt.splitlines()[0]}"
 
     @property
     def is_todo(self) -> bool:
@@ -76,14 +90,9 @@ def find_regions(text: str, file: str) -> list[Region]:
                 break
             number += 1
         if number == len(lines) or not END.match(lines[number]):
-            raise RegionError(
-                file,
-                first + 1,
-                f"exercise {match['id']} has no '# end' line; "
-                f"put it back below the body, or start over: python -m chapters reset {match['id'].split('.')[0]}",
-            )
+            raise MissingEnd(file, first + 1, match["id"], body_end(lines, body_first, indent), f"{indent}# end")
         body = textwrap.dedent("\n".join(lines[body_first:number]))
-        prompt = " ".join([match["prompt"], *(part.strip("# ").strip() for part in lines[first + 1 : body_first])])
+        prompt = "\n".join([match["prompt"], *(line.removeprefix(indent) for line in lines[first + 1 : body_first])])
         regions.append(Region(match["id"], prompt, indent, first + 1, body_first + 1, number + 1, body))
         number += 1
     seen: dict[str, Region] = {}
@@ -96,6 +105,29 @@ def find_regions(text: str, file: str) -> list[Region]:
             )
         seen[region.id] = region
     return regions
+
+
+def body_end(lines: list[str], body_first: int, indent: str) -> int:
+    """How many lines of a file come before the place of a body's `# end`: up to its last line that is indented so."""
+    end = number = body_first
+    while number < len(lines) and not START.match(lines[number]):
+        if lines[number].strip():
+            if not lines[number].startswith(indent or " "):
+                break
+            end = number + 1
+        number += 1
+    return end
+
+
+def with_ends(text: str, file: str) -> str:
+    """The text with each missing `# end` put back where the indentation says that the body ends."""
+    while True:
+        try:
+            find_regions(text, file)
+            return text
+        except MissingEnd as missing:
+            lines = text.splitlines()
+            text = "\n".join([*lines[: missing.above], missing.marker, *lines[missing.above :]]) + "\n"
 
 
 def fill(text: str, bodies: Mapping[str, str], file: str) -> str:

@@ -14,7 +14,8 @@ HINT = re.compile(
 WHY = re.compile(r"^\*\*Why\b.*?(?=\n\*\*|\n```|\n### |\Z)", re.MULTILINE | re.DOTALL)
 MISTAKE_TITLE = re.compile(r"^\*\*Mistake: (?P<title>.*?)\*\*", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(
-    r"^```python (?P<kind>answer|mistake) (?P<id>\d+\.\d+)[ ]*\n(?P<code>.*?)^```[ ]*$", re.MULTILINE | re.DOTALL
+    r"^```python (?P<kind>answer|mistake) (?P<id>\d+\.\d+)(?: says (?P<says>[^\n]*?))?[ ]*\n(?P<code>.*?)^```[ ]*$",
+    re.MULTILINE | re.DOTALL,
 )
 
 
@@ -25,6 +26,7 @@ class Mistake:
     title: str
     body: str
     line: int  # of its code block in the page
+    says: str = ""  # words that the first message must hold, so that it names this cause and not a rarer one
 
 
 @dataclass
@@ -65,7 +67,7 @@ def read_solutions(page: Path, book: Book) -> dict[str, Solution]:
                 continue
             titles = MISTAKE_TITLE.findall(section[: block.start()])
             title = titles[-1].rstrip(".") if titles else "untitled"
-            solution.mistakes.append(Mistake(title, block["code"].rstrip("\n"), line))
+            solution.mistakes.append(Mistake(title, block["code"].rstrip("\n"), line, block["says"] or ""))
         found[solution.id] = solution
     return found
 

@@ -122,7 +122,10 @@ def execute(chapter: int, book: Book) -> Path:
 
 def solved_tests(book: Book, chapter: int | None) -> int:
     """In the solved copy: run the exercises' tests, the server's tests (it runs on the reader's parts there) and, by
-    nbval, the solved notebooks. Returns pytest's exit code.
+    nbval, the solved notebooks. Returns pytest's exit code: the first that isn't 0.
+
+    The chapters' other tests judge shared/ alone, whose text is the same here: pytest runs them once, outside. The
+    notebooks' check cells judge the outcomes of the run before: a process for each would take minutes in all.
     """
     chapters = sorted(book.folders) if chapter is None else [chapter]
     with solved_copy(book) as root:
@@ -134,17 +137,11 @@ def solved_tests(book: Book, chapter: int | None) -> int:
         names = [book.folders[c].name for c in chapters if Book(root).chapter_modules(c)]
         tests = [root / "tests" / name for name in [*names, *(["inference", "serving"] if chapter is None else [])]]
         tests = [folder for folder in tests if folder.exists()]  # a book may have no server yet
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "--nbval",
-            "--nbval-current-env",
-            f"--nbval-cell-timeout={CELL_S}",
-            *map(str, tests),
-            *map(str, notebooks),
-        ]
-        return subprocess.run(command, cwd=root, env=environment(root)).returncode
+        results = root / "results.json"
+        in_copy = environment(root)
+        pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        judges = [*pytest, "--judges-only", f"--results={results}", *map(str, tests)]
+        judged = subprocess.run(judges, cwd=root, env=in_copy).returncode if tests else 0
+        nbval = [*pytest, "--nbval", "--nbval-current-env", f"--nbval-cell-timeout={CELL_S}", *map(str, notebooks)]
+        executed = subprocess.run(nbval, cwd=root, env=in_copy | {"BOOK_RESULTS": str(results)}).returncode
+        return judged or executed

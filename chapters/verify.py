@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 from chapters.checking import PLAIN_PYTEST
@@ -87,7 +86,7 @@ def verify_chapter(book: Book, chapter: int, outcomes: dict[str, Any]) -> tuple[
     except BookError as error:
         solutions, stray = {}, [str(error)]
     headings, checks = notebook_places(book, chapter, stray)
-    marked = test_markers(book, chapter)
+    marked = set().union(*book.test_markers(chapter).values())
     for name, present in (
         (shown, set(solutions)),
         ("the notebook's headings", headings),
@@ -143,6 +142,11 @@ def judge(exercise: Exercise, solution: Solution | None, outcomes: dict[str, Any
         said = "; ".join(filter(None, (rejected[0]["detail"], rejected[0]["because"]))) if rejected else ""
         message = f"{exercise.id}: {said}" if rejected else ""
         verdict.mistakes.append({"title": mistake.title, "rejected": bool(rejected), "message": message})
+        if rejected and mistake.says.lower() not in message.lower():
+            problems.append(
+                f"{page}:{mistake.line}: the mistake '{mistake.title}' is rejected for another reason than "
+                f"'{mistake.says}': {message}"
+            )
         if not rejected:
             crashed = next((test for test in tests if test["outcome"] == "crashed"), None)
             how = f"only crashes ({crashed['detail']}), with no word on the cause" if crashed else "slips through"
@@ -176,16 +180,6 @@ def notebook_places(book: Book, chapter: int, stray: list[str]) -> tuple[set[str
     code = "\n".join(cell["source"] for cell in cells if cell["cell_type"] == "code")
     headings = set(re.findall(rf"^## ({chapter}\.\d+)\b", text, re.MULTILINE))
     return headings, set(re.findall(r"""\bcheck\(["'](\d+\.\d+)["']\)""", code))
-
-
-def test_markers(book: Book, chapter: int) -> set[str]:
-    """The exercises that the chapter's tests name."""
-    files: list[Path] = sorted(book.tests(chapter).glob("test_*.py"))
-    return {
-        found
-        for file in files
-        for found in re.findall(r"""^@exercise\(["'](\d+\.\d+)["']\)""", file.read_text(encoding="utf-8"), re.MULTILINE)
-    }
 
 
 def as_json(verdicts: list[Verdict], stray: list[str]) -> str:

@@ -21,10 +21,16 @@ from chapters.variants import Variants
 from chapters.views import view
 
 SECONDS = 20  # for one test of a wrong answer
+# A chapter has some fifty variants, so that what pytest does once a run counts: no search for garbage at its end, and
+# no tracebacks, which nobody reads here.
+LEAN = ("-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "no:threadexception", "--tb=line")
 
 
-def run_variant(book: Book, chapter: int, exercise_id: str) -> list[dict[str, Any]]:
-    """Run one exercise's tests on what `Variants` serves now. Returns each test's outcome."""
+def run_variant(book: Book, chapter: int, exercise_id: str, files: list[str], mistake: bool) -> list[dict[str, Any]]:
+    """Run one exercise's tests on what `Variants` serves now. Returns each test's outcome.
+
+    files: those that hold its tests. Of a mistake's tests, none is run after the one that rejects it.
+    """
     folder = book.tests(chapter)
     for name in list(sys.modules):  # test files and the modules under test are imported anew
         file = getattr(sys.modules[name], "__file__", None) or ""
@@ -38,13 +44,12 @@ def run_variant(book: Book, chapter: int, exercise_id: str) -> list[dict[str, An
                 [
                     "-q",
                     "--no-header",
-                    "-p",
-                    "no:cacheprovider",
-                    "--tb=short",
+                    *LEAN,
                     f"--results={results}",
                     f"--exercise={exercise_id}",
                     f"--exercise-seconds={SECONDS}",
-                    str(folder),
+                    *(["--until-rejected"] if mistake else []),
+                    *files,
                 ]
             )
         if code not in (0, 1, 5):
@@ -66,8 +71,9 @@ def main(chapter: int) -> dict[str, Any]:
     solutions = read_solutions(page, book) if page.exists() else {}
     outcomes: dict[str, Any] = {}
     for exercise in book.select(str(chapter)):
+        files = book.test_files(chapter, [exercise.id])
 
-        def run(body: str, exercise=exercise) -> list[dict[str, Any]]:
+        def run(body: str, mistake: bool = False, exercise=exercise, files=files) -> list[dict[str, Any]]:
             name = exercise.module.view_name
             file, source = answered[name]
             text = fill(source, {exercise.id: body}, file)
@@ -76,13 +82,13 @@ def main(chapter: int) -> dict[str, Any]:
                 compile(text, file, "exec")
             except SyntaxError as error:
                 return [{"exercise": exercise.id, "test": "compile", "outcome": "crashed", "detail": str(error)}]
-            return run_variant(book, chapter, exercise.id)
+            return run_variant(book, chapter, exercise.id, files, mistake)
 
         mistakes = solutions[exercise.id].mistakes if exercise.id in solutions else []
         outcomes[exercise.id] = {
             "stub": run(stub(exercise.id)),
             "answer": run(exercise.region.body),
-            "mistakes": [run(mistake.body) for mistake in mistakes],
+            "mistakes": [run(mistake.body, mistake=True) for mistake in mistakes],
         }
     return outcomes
 

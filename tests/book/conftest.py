@@ -12,6 +12,7 @@ import nbformat
 import pytest
 
 from chapters import ROOT
+from chapters.checking import PLAIN_PYTEST
 
 SOURCE = '''"""Two functions."""
 
@@ -120,7 +121,7 @@ class MiniBook:
         return subprocess.run(
             [sys.executable, "-c", code],
             cwd=self.root,
-            env=os.environ | {"PYTHONPATH": str(self.root)},
+            env=os.environ | PLAIN_PYTEST | {"PYTHONPATH": str(self.root)},
             capture_output=True,
             text=True,
             timeout=60,
@@ -146,8 +147,15 @@ class MiniBook:
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> MiniBook:
-    root = tmp_path / "book"
+def book(built: Path, tmp_path: Path) -> MiniBook:
+    """A copy of its own for each test."""
+    shutil.copytree(built, tmp_path / "book")
+    return MiniBook(tmp_path / "book")
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("built") / "book"
     for folder in ("shared/toy", "chapters/ch03_toy", "tests/ch03_toy", "solutions/ch03_toy"):
         (root / folder).mkdir(parents=True)
     for file in (ROOT / "chapters").glob("*.py"):
@@ -166,6 +174,5 @@ def book(tmp_path: Path) -> MiniBook:
         notebook.cells.append(nbformat.v4.new_code_cell(f'from chapters import check\n\ncheck("{name}")'))
     nbformat.write(notebook, root / "chapters/ch03_toy/notebook.ipynb")
     nbformat.write(notebook, root / "solutions/ch03_toy/notebook.ipynb")
-    mini = MiniBook(root)
-    mini.run("build")
-    return mini
+    MiniBook(root).run("build")
+    return root

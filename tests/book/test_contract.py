@@ -57,6 +57,14 @@ def test_a_mistake_that_slips_through(book):
     assert "solutions/ch03_toy/README.md:" in text
 
 
+def test_a_mistake_rejected_for_another_reason(book):
+    page = "solutions/ch03_toy/README.md"
+    book.edit(page, lambda text: text.replace("mistake 3.1\nreturn x * x", "mistake 3.1 says squared it\nreturn x * x"))
+    assert json.loads(book.run("verify", "--json"))["ok"]
+    book.edit(page, lambda text: text.replace("says squared it", "says halved it"))
+    assert "the mistake 'squared' is rejected for another reason than 'halved it': 3.1: expected 6" in problems(book)
+
+
 def test_a_mistake_that_only_crashes(book):
     book.edit("solutions/ch03_toy/README.md", lambda text: text.replace("return x * x", "return x.nothing"))
     assert "only crashes (AttributeError" in problems(book)
@@ -163,6 +171,11 @@ def test_execute_and_the_solved_copy(book):
     assert "3.1  double" in solved
     assert "done" in solved
     assert 'raise Todo("3.1")' in book.view.read_text()  # the reader's file is untouched
-    assert "4 passed" in book.run("test-solved")  # two tests, two cells
+    other = "\n\ndef test_of_shared_alone():\n    assert False, 'judges no exercise'\n"
+    book.edit("tests/ch03_toy/test_parts.py", lambda text: text + other)
+    text = book.run("test-solved")
+    assert "2 passed, 1 deselected" in text  # the tests
+    assert "2 passed in" in text  # the cells
     book.edit("shared/toy/parts.py", lambda text: text.replace("return 2 * x", "return 3 * x"))
-    assert "2 failed, 2 passed" in book.run("test-solved", ok=False)
+    text = book.run("test-solved", ok=False)
+    assert text.count("1 failed, 1 passed") == 2  # the test, and the cell that checks it
