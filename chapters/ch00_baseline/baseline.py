@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/measure/baseline.py (version bcc1fc598a07).
+# Yours to finish. Generated from shared/measure/baseline.py (version 7807db57d244).
 """Row 0: the most naive generation there is, and a server in thirty lines.
 
 Both are slow on purpose. What they do wrong is measured in chapter 0 and mended, part by part, in the chapters after.
@@ -45,11 +45,12 @@ def generate_naive(
     """Generate greedily, one token at a time, with the whole sequence through the model for every token.
 
     model: ids [1, length] -> logits [1, length, vocab]. Yields at most `max_new_tokens` ids, each as soon as it is
-    known. An id in `eos_ids` ends the answer and is not part of it. The caller's `prompt_ids` is left as it was.
+    known. An id in `eos_ids` ends the answer: it is generated, so it is yielded too, as the last one. The caller's
+    `prompt_ids` is left as it was.
 
     With a model that always prefers the sum of its ids: prompt [1, 2], four tokens -> 3, 6, 12, 24.
     """
-    # exercise 0.2: run the model on all ids so far, take the next token, stop at EOS, else append and yield it
+    # exercise 0.2: run the model on all ids so far, take the next token, append it and yield it; stop after an EOS
     #   model(torch.tensor([ids])) is a batch of one; torch.inference_mode() spares the bookkeeping for gradients
     raise Todo("0.2")
     # end
@@ -73,7 +74,8 @@ def make_app(model: Model, tokenizer: Tokenizer, max_length: int = 2048) -> Fast
 
     /generate takes what `read_request` takes and answers 200 with
     {"text": "…", "prompt_tokens": n, "output_tokens": n} when the whole answer is there, or 400 with {"error": "…"} for
-    a body that is not JSON or that `read_request` refuses. It blocks: while it computes, nobody else is served.
+    a body that is not JSON or that `read_request` refuses. An EOS was generated, so it counts as an output token; it is
+    a signal, and no part of the text. It blocks: while it computes, nobody else is served.
     """
     # exercise 0.4: make the app, its two routes, and return it
     #   `async def` with `request: Request`; `await request.json()` raises a ValueError for a body that is not JSON

@@ -44,21 +44,22 @@ def generate_naive(
     """Generate greedily, one token at a time, with the whole sequence through the model for every token.
 
     model: ids [1, length] -> logits [1, length, vocab]. Yields at most `max_new_tokens` ids, each as soon as it is
-    known. An id in `eos_ids` ends the answer and is not part of it. The caller's `prompt_ids` is left as it was.
+    known. An id in `eos_ids` ends the answer: it is generated, so it is yielded too, as the last one. The caller's
+    `prompt_ids` is left as it was.
 
     With a model that always prefers the sum of its ids: prompt [1, 2], four tokens -> 3, 6, 12, 24.
     """
-    # exercise 0.2: run the model on all ids so far, take the next token, stop at EOS, else append and yield it
+    # exercise 0.2: run the model on all ids so far, take the next token, append it and yield it; stop after an EOS
     #   model(torch.tensor([ids])) is a batch of one; torch.inference_mode() spares the bookkeeping for gradients
     ids = list(prompt_ids)
     for _ in range(max_new_tokens):
         with torch.inference_mode():
             logits = model(torch.tensor([ids]))  # [1, length, vocab]
         token = next_token(logits)
-        if token in eos_ids:
-            return
         ids.append(token)
         yield token
+        if token in eos_ids:
+            return
     # end
 
 
@@ -91,7 +92,8 @@ def make_app(model: Model, tokenizer: Tokenizer, max_length: int = 2048) -> Fast
 
     /generate takes what `read_request` takes and answers 200 with
     {"text": "…", "prompt_tokens": n, "output_tokens": n} when the whole answer is there, or 400 with {"error": "…"} for
-    a body that is not JSON or that `read_request` refuses. It blocks: while it computes, nobody else is served.
+    a body that is not JSON or that `read_request` refuses. An EOS was generated, so it counts as an output token; it is
+    a signal, and no part of the text. It blocks: while it computes, nobody else is served.
     """
     # exercise 0.4: make the app, its two routes, and return it
     #   `async def` with `request: Request`; `await request.json()` raises a ValueError for a body that is not JSON
@@ -108,7 +110,7 @@ def make_app(model: Model, tokenizer: Tokenizer, max_length: int = 2048) -> Fast
         except ValueError as error:
             return JSONResponse({"error": str(error)}, status_code=400)
         ids = list(generate_naive(model, prompt_ids, max_new_tokens, tokenizer.eos_ids))
-        text = tokenizer.decode(ids)
+        text = tokenizer.decode([token for token in ids if token not in tokenizer.eos_ids])
         return JSONResponse({"text": text, "prompt_tokens": len(prompt_ids), "output_tokens": len(ids)})
 
     return app

@@ -1,6 +1,7 @@
 """Exercises 0.3 and 0.4: what the server refuses, what it answers, and that it blocks."""
 
 import asyncio
+import inspect
 import json
 from typing import Any
 
@@ -113,6 +114,25 @@ def test_health():
 
 
 @exercise("0.4")
+def test_the_body_is_awaited(monkeypatch: pytest.MonkeyPatch):
+    bodies: list[Any] = []
+
+    def stop_here(body: Any, *_: Any) -> None:
+        bodies.append(body)
+        raise ValueError("seen enough")
+
+    monkeypatch.setattr(baseline, "read_request", stop_here)
+    _, answer = ask(make_app(), "POST", "/generate", json={"prompt": "dbe", "max_new_tokens": 5})
+    waiting = [body for body in bodies if inspect.iscoroutine(body)]
+    for body in waiting:
+        body.close()
+    because = (
+        "request.json() alone is a coroutine, something to wait for, and not the body: write `await request.json()`"
+    )
+    expect(not waiting and "coroutine" not in str(answer), because=because)
+
+
+@exercise("0.4")
 def test_answer():
     status, answer = ask(make_app(), "POST", "/generate", json={"prompt": "dbe", "max_new_tokens": 5})
     expect_equal(status, 200, because=f"POST /generate with a good body answers 200; yours said {answer}")
@@ -133,7 +153,12 @@ def test_eos_ends_the_text():
     because = (
         "the tokenizer knows the EOS ids; hand tokenizer.eos_ids to generate_naive, or answers never end by themselves"
     )
-    expect_equal(answer.get("output_tokens"), want.index(want[4]), because=because)
+    expect(answer.get("output_tokens") != 8, because=because)
+    n = want.index(want[4])
+    because = "the EOS token is a signal, and no part of the text: leave out what is in tokenizer.eos_ids, then decode"
+    expect_equal(answer.get("text"), "".join(LETTERS[i] for i in want[:n]), because=because)
+    because = "the EOS token was generated: it is no text, but it counts as an output token"
+    expect_equal(answer.get("output_tokens"), n + 1, because=because)
 
 
 @exercise("0.4")
@@ -159,6 +184,20 @@ def test_not_json(content: bytes):
     )
     expect_equal(status, 400, because=because)
     expect(isinstance(answer, dict) and "error" in answer, because=f'a 400 carries {{"error": …}}, not {answer}')
+
+
+@exercise("0.4")
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError])
+def test_a_failure_of_the_model_is_not_hidden(kind: type[Exception]):
+    def broken(ids: Any) -> None:
+        raise kind("the model is broken")
+
+    status, answer = ask(make_app(broken), "POST", "/generate", json={"prompt": "dbe"})
+    because = (
+        f"the model raised a {kind.__name__} and the caller was told {status} {answer}: a failure of ours is a 500 and"
+        " must stay visible. Keep the generation out of the `try`, and catch ValueError, not Exception"
+    )
+    expect_equal(status, 500, because=because)
 
 
 @exercise("0.4")

@@ -1,7 +1,7 @@
 """Exercises 0.5 to 0.7: percentiles against NumPy, latencies and totals against numbers worked out by hand."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from chapters.ch00_baseline import summary
@@ -56,7 +56,7 @@ def test_callers_values_are_left_alone():
 def test_as_numpy_does():
     numbers = st.floats(-1e6, 1e6)
 
-    @settings(max_examples=100, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=100, deadline=None, derandomize=True, database=None, phases=(Phase.generate, Phase.shrink))
     @given(st.lists(numbers, min_size=1, max_size=40), st.floats(0, 100))
     def same(values: list[float], p: float) -> None:
         because = f"numpy.percentile({values}, {p}) with linear interpolation says otherwise"

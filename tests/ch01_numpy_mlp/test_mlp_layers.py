@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from chapters.ch01_numpy_mlp import mlp
-from chapters.judge import exercise, expect, expect_close, expect_equal
+from chapters.judge import exercise, expect, expect_close, expect_equal, expect_parts
 from shared.training.gradcheck import numerical_gradient
 from tests.ch01_numpy_mlp.arrays import as_torch, normal
 
@@ -46,6 +46,20 @@ def test_linear_keeps_float32():
 
 
 # 1.2 linear_backward
+
+
+@exercise("1.2")
+def test_three_gradients_in_their_order():
+    for need_dx in (True, False):
+        got = mlp.linear_backward(np.ones((2, 3)), np.ones((2, 4)), np.ones((3, 4)), need_dx=need_dx)
+        expect_parts(got, ("dx", "dw", "db"),
+                     because="the caller takes three results apart, dx, dw, db: three also with need_dx=False, dx being"
+                             " None then")
+        shapes = {name: None if g is None else np.shape(g) for name, g in zip(("dx", "dw", "db"), got, strict=True)}
+        want = {"dx": (2, 4) if need_dx else None, "dw": (3, 4), "db": (3,)}
+        mixed_up = shapes != want and sorted(map(str, shapes.values())) == sorted(map(str, want.values()))
+        expect(not mixed_up, because=f"the results are dx, dw, db in this order, shaped like x, w, b: {want}; yours "
+                                     f"come in another order: {shapes}")
 
 
 @exercise("1.2")

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from chapters.ch01_numpy_mlp import mlp
-from chapters.judge import exercise, expect, expect_close, expect_equal
+from chapters.judge import exercise, expect, expect_close, expect_equal, expect_parts
 from shared.training.gradcheck import numerical_gradient
 from tests.ch01_numpy_mlp.arrays import as_torch, normal
 
@@ -19,8 +19,17 @@ def quiet_cross_entropy(logits: list, labels: list) -> tuple[float, np.ndarray]:
 
 @exercise("1.4")
 def test_a_fair_coin_costs_log_2():
-    loss, _ = quiet_cross_entropy([[0.0, 0.0]], [1])
-    expect_close(loss, np.log(2), because="two equal logits give the label probability 1/2, and -log(1/2) = 0.6931")
+    got = quiet_cross_entropy([[0.0, 0.0]], [1])
+    expect_parts(got, ("loss", "dlogits"), because="return both, the loss and its gradient: (loss, dlogits)")
+    because = "two equal logits give the label probability 1/2, and -log(1/2) = 0.6931"
+    expect_close(got[0], np.log(2), because=because)
+
+
+@exercise("1.4")
+def test_the_loss_is_a_mean_over_the_batch():
+    loss, _ = quiet_cross_entropy([[0.0, 0.0]] * 4, [0, 1, 1, 0])
+    expect_close(loss, np.log(2), because="four fair coins cost what one does, 0.6931: the loss is a mean over the "
+                                          "batch; a sum makes it 4 times that")
 
 
 @exercise("1.4")
@@ -107,7 +116,9 @@ def test_cross_entropy_equals_torch():
 
 @exercise("1.5")
 def test_mse_of_one_number():
-    loss, dpred = mlp.mse(np.array([[3.0]]), np.array([[0.0]]))
+    got = mlp.mse(np.array([[3.0]]), np.array([[0.0]]))
+    expect_parts(got, ("loss", "dpred"), because="return both, the loss and its gradient: (loss, dpred)")
+    loss, dpred = got
     expect_close(loss, 9.0, because="3 squared is 9; some books halve the loss to lose the 2 in the gradient, this one "
                                     "(like torch) does not")
     expect_close(abs(dpred), [[6.0]], because="the derivative of d**2 is 2 d: the factor 2 is missing")

@@ -34,9 +34,27 @@ def run_both(ours, theirs_class, steps: int, dtype: type, lrs: list[float], **op
 @exercise("1.7")
 def test_sgd_updates_in_place():
     p = np.array([1.0])
-    optim.SGD([p]).step([np.array([2.0])], lr=0.1)
+    optimizer = optim.SGD([p], momentum=0.75)
+    for _ in range(2):
+        optimizer.step([np.array([2.0])], lr=0.1)
     expect(p[0] != 1.0, because=IN_PLACE)
     expect(p[0] < 1.0, because="the gradient is positive and the parameter went up: a step goes against the gradient")
+
+
+@exercise("1.7")
+def test_first_the_velocity_then_the_parameter():
+    p = np.array([1.0])
+    optim.SGD([p], momentum=0.75).step([np.array([2.0])], lr=0.1)
+    expect(p[0] != 1.0, because="the first step moved nothing: the parameter was moved before the gradient was in the "
+                                "velocity; bring the velocity up to date first, then move the parameter with it")
+    expect(abs(p[0] - 0.85) > 1e-9, because="the new gradient was shrunk together with the old velocity: first "
+                                            "*= momentum, then += the gradient")
+
+
+@exercise("1.7")
+def test_plain_sgd_by_hand():
+    p = np.array([1.0])
+    optim.SGD([p]).step([np.array([2.0])], lr=0.1)
     expect_close(p, [0.8], because="one step from 1.0 with gradient 2.0 and lr 0.1 is 1.0 - 0.1 * 2.0 = 0.8")
 
 
@@ -90,6 +108,21 @@ def test_sgd_equals_torch():
 
 
 # 1.8 Adam.step
+
+
+@exercise("1.8")
+def test_the_step_is_counted_first():
+    p = np.array([1.0])
+    optimizer = optim.Adam([p])
+    try:
+        with np.errstate(all="ignore"):
+            optimizer.step([np.array([2.0])], lr=0.1)
+    except ZeroDivisionError:
+        p[0] = np.nan
+    expect(optimizer.t != 0, because="self.t is still 0 after a step: count it, self.t += 1, before anything else; "
+                                     "with t = 0 the corrections are 1 - beta**0 = 0, and what they divide is nan")
+    expect(np.isfinite(p[0]), because="the parameter became nan in the first step: self.t was still 0 when the "
+                                      "corrections were computed, 1 - beta**0 = 0; count the step before that")
 
 
 @exercise("1.8")

@@ -51,6 +51,16 @@ def watch(rng: np.random.Generator | None = None, steps_done: int = 0, n: int = 
 
 
 @exercise("1.10")
+def test_every_batch_is_followed_by_an_update():
+    seen, _ = watch()
+    updates = len(seen.lrs)
+    expect(updates > 0, because="optimizer.step was never called: the gradients are computed and thrown away, and the "
+                                "net stays as it was")
+    expect_equal(updates, len(seen.xs), because="every batch has an update of its own: optimizer.step stands inside the"
+                                                " loop, after backward")
+
+
+@exercise("1.10")
 def test_no_row_is_left_out():
     seen, _ = watch()
     expect_equal([len(x) for x in seen.xs], [4, 4, 2],
