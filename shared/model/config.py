@@ -1,9 +1,15 @@
 """A model's shape, read from the `config.json` that Hugging Face puts beside the weights."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-MODEL_TYPES = ("llama", "mistral")  # the same layers; a Mistral is refused below when it slides its window
+# The families whose layers are these, and what transformers takes for a field that config.json leaves out.
+MODEL_TYPES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {"num_key_value_heads": 8, "max_position_embeddings": 131072, "sliding_window": 4096},
+    "qwen2": {"num_key_value_heads": 32, "max_position_embeddings": 32768},
+    "qwen3": {"num_key_value_heads": 32, "max_position_embeddings": 32768, "head_dim": 128},
+}
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,9 @@ class ModelConfig:
     rope_theta: float = 10000.0
     rope_scaling: RopeScaling | None = None
     tie_word_embeddings: bool = False
+    attention_bias: bool = False  # on q, k and v (Qwen2, some Llamas)
+    attention_output_bias: bool = False  # on o too (those Llamas)
+    qk_norm: bool = False  # queries and keys normed, each head by itself, before they are turned (Qwen3)
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
@@ -50,17 +59,24 @@ class ModelConfig:
         for name in ("rms_norm_eps", "rope_theta"):
             if not isinstance(getattr(self, name), int | float) or getattr(self, name) <= 0:
                 raise ValueError(f"config: {name} must be a number above 0, not {getattr(self, name)!r}")
+        for name in ("tie_word_embeddings", "attention_bias", "attention_output_bias", "qk_norm"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"config: {name} must be true or false, not {getattr(self, name)!r}")
 
     @classmethod
     def from_hf(cls, config: dict[str, Any]) -> "ModelConfig":
-        """Read a Hugging Face Llama `config.json`, already parsed.
+        """Read a Hugging Face `config.json`, already parsed: Llama, Mistral, Qwen2 or Qwen3.
 
         Raises ValueError, naming the field, for a model this code would compute wrongly: another family, another
-        activation, biases, a sliding window, an unknown kind of rope scaling.
+        activation, biases in the feed-forward block, a sliding window, an unknown kind of rope scaling.
         """
+        family = config.get("model_type", "llama")
+        if family not in MODEL_TYPES:
+            raise ValueError(f"config: model_type {family!r} is not of the Llama family ({', '.join(MODEL_TYPES)})")
         required = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
         if missing := [name for name in required if name not in config]:
-            raise ValueError(f"config: {', '.join(missing)} missing; a Llama config.json has them")
+            raise ValueError(f"config: {', '.join(missing)} missing; a {family} config.json has them")
+        config = MODEL_TYPES[family] | config
         _refuse_what_we_cannot_compute(config)
         heads = config["num_attention_heads"]
         head_dim = config.get("head_dim")
@@ -73,6 +89,7 @@ class ModelConfig:
             head_dim = config["hidden_size"] // heads
         kv_heads = config.get("num_key_value_heads")
         theta, scaling = _rope(config)
+        all_biases = family in ("llama", "qwen3") and bool(config.get("attention_bias"))  # the others ignore the field
         return cls(
             **{name: config[name] for name in required},
             num_key_value_heads=heads if kv_heads is None else kv_heads,
@@ -81,23 +98,55 @@ class ModelConfig:
             rms_norm_eps=config.get("rms_norm_eps", 1e-6),
             rope_theta=theta,
             rope_scaling=scaling,
-            tie_word_embeddings=config.get("tie_word_embeddings", False),
+            tie_word_embeddings=bool(config.get("tie_word_embeddings")),
+            attention_bias=all_biases or family == "qwen2",
+            attention_output_bias=all_biases,
+            qk_norm=family == "qwen3",
         )
+
+    def to_hf(self) -> dict[str, Any]:
+        """The `config.json` that `from_hf` and transformers read back to the same model.
+
+        Raises ValueError for a model that no family describes (biases on q, k, v alone together with qk_norm, say).
+        """
+        biases = (self.attention_bias, self.attention_output_bias)
+        if self.qk_norm:
+            family, name = "qwen3", "Qwen3ForCausalLM"
+        elif biases == (True, False):
+            family, name = "qwen2", "Qwen2ForCausalLM"
+        else:
+            family, name = "llama", "LlamaForCausalLM"
+        if family != "qwen2" and biases[0] != biases[1]:
+            alone = "q, k, v" if self.attention_bias else "o"
+            raise ValueError(f"config: no family that transformers knows has biases on {alone} alone in such a layer")
+        written = {"architectures": [name], "model_type": family, "hidden_act": "silu", "attention_bias": biases[0]}
+        own = ("attention_bias", "attention_output_bias", "qk_norm", "rope_theta", "rope_scaling")
+        written |= {field: value for field, value in asdict(self).items() if field not in own}
+        scaling = {"rope_type": "llama3", **asdict(self.rope_scaling)} if self.rope_scaling else None
+        return written | {"rope_theta": self.rope_theta, "rope_scaling": scaling}
 
 
 def _refuse_what_we_cannot_compute(config: dict[str, Any]) -> None:
-    model_type = config.get("model_type", "llama")
-    if model_type not in MODEL_TYPES:
-        raise ValueError(f"config: model_type {model_type!r} is not of the Llama family ({', '.join(MODEL_TYPES)})")
     if config.get("hidden_act", "silu") not in ("silu", "swish"):
         raise ValueError(f"config: hidden_act {config['hidden_act']!r} is not supported; SwiGLU needs 'silu'")
-    for field in ("attention_bias", "mlp_bias"):
-        if config.get(field):
-            raise ValueError(f"config: {field} is true, and the layers here have no biases")
-    if config.get("sliding_window"):
-        raise ValueError("config: sliding_window is set, and attention here always sees the whole context")
+    if config.get("mlp_bias"):
+        raise ValueError("config: mlp_bias is true, and the feed-forward block here has no biases")
+    if _slides(config):
+        raise ValueError("config: sliding_window is in use, and attention here always sees the whole context")
     if config.get("quantization_config"):
         raise ValueError("config: quantization_config is set; only weights stored as plain numbers can be loaded")
+
+
+def _slides(config: dict[str, Any]) -> bool:
+    """Whether any layer sees less than the whole context. Qwen's files name a window, and mostly don't use it."""
+    if layers := config.get("layer_types"):
+        return any(kind != "full_attention" for kind in layers)
+    if not config.get("sliding_window"):
+        return False
+    if config.get("model_type") in ("qwen2", "qwen3"):
+        first = config.get("max_window_layers", 28)  # the layers below it never slide
+        return bool(config.get("use_sliding_window")) and first < config["num_hidden_layers"]
+    return True
 
 
 def _rope(config: dict[str, Any]) -> tuple[float, RopeScaling | None]:

@@ -12,15 +12,29 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from shared.model.config import ModelConfig, RopeScaling
+from shared.model.config import ModelConfig
+from shared.model.rope import apply_rope as apply_rope  # "as": to be had from here too
+from shared.model.rope import inverse_frequencies as inverse_frequencies
+from shared.model.rope import rope as rope
+from shared.model.rope import rope_tables as rope_tables
 
 
-def linear(x: Tensor, w: Tensor) -> Tensor:
+class PackedWeight(Protocol):
+    """A weight that isn't a plain tensor, a quantised one for instance, and multiplies by itself."""
+
+    def linear(self, x: Tensor) -> Tensor: ...  # [..., in] -> [..., out]
+
+
+Weight = Tensor | PackedWeight
+
+
+def linear(x: Tensor, w: Weight) -> Tensor:
     """Multiply by a weight stored as [out, in], the way torch and every checkpoint store it.
 
-    x: [..., in]; w: [out, in]. Returns [..., out]. Every product of activations and weights comes here.
+    x: [..., in]; w: [out, in], or an object with a `linear` of its own. Returns [..., out]. Every product of
+    activations and weights comes here.
     """
-    return F.linear(x, w)
+    return F.linear(x, w) if isinstance(w, Tensor) else w.linear(x)
 
 
 def rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -31,69 +45,11 @@ def rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     >>> rmsnorm(torch.tensor([3.0, 4.0]), torch.ones(2), eps=0.0)  # rms = sqrt((9 + 16) / 2) = 3.5355
     tensor([0.8485, 1.1314])
     """
+    # exercise 5.1: divide by the root of the mean square (eps goes under the root), in float32 at least, then scale
     wide = x.to(torch.promote_types(x.dtype, torch.float32))  # bf16 keeps three digits of a sum; float64 stays float64
     mean_square = wide.pow(2).mean(dim=-1, keepdim=True)  # [..., 1]
     return (wide * torch.rsqrt(mean_square + eps)).to(x.dtype) * weight
-
-
-def swiglu(x: Tensor, w_gate: Tensor, w_up: Tensor, w_down: Tensor) -> Tensor:
-    """The feed-forward block: a gate decides, number by number, how much of `up` passes (Shazeer 2020, section 2).
-
-    x: [..., dim]; w_gate, w_up: [hidden, dim]; w_down: [dim, hidden]. Returns [..., dim].
-    """
-    return linear(F.silu(linear(x, w_gate)) * linear(x, w_up), w_down)
-
-
-def inverse_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None) -> Tensor:
-    """How fast each pair of a head turns, in radians per position (Su et al. 2021, section 3.2.2).
-
-    Returns [head_dim / 2], float64: 1 for the first pair, falling to nearly 1 / theta for the last. With `scaling`,
-    pairs that turn less than `low_freq_factor` times in the original context turn `factor` times slower, pairs that
-    turn more than `high_freq_factor` times keep their speed, and those between are blended (Llama 3.1).
-
-    >>> inverse_frequencies(4, theta=100.0)
-    tensor([1.0000, 0.1000], dtype=torch.float64)
-    """
-    speed = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)  # [head_dim / 2]
-    if scaling is None:
-        return speed
-    turns = scaling.original_max_position_embeddings * speed / (2 * math.pi)
-    keep = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    return torch.lerp(speed / scaling.factor, speed, keep.clamp(0, 1))
-
-
-def rope_tables(positions: Tensor, speed: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of every angle, each [..., length, head_dim / 2]: computed once a step, used by every layer.
-
-    positions: [length] or [batch, length]; the angles are float32 at least, for in bf16 position 257 is 256.
-    """
-    wide = torch.promote_types(dtype, torch.float32)
-    angle = positions[..., None].to(wide) * speed.to(wide).to(positions.device)
-    return angle.cos(), angle.sin()
-
-
-def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn pair i of each head, the numbers at i and i + head_dim / 2 (the "half-split" layout), by its angle.
-
-    x: [..., length, head_dim]; cos, sin: broadcastable to [..., length, head_dim / 2]. Returns x's shape and dtype.
-    """
-    first, second = x.chunk(2, dim=-1)  # [..., length, head_dim / 2]
-    turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-    return turned.to(x.dtype)
-
-
-def rope(x: Tensor, positions: Tensor, theta: float) -> Tensor:
-    """Rotary position embedding: after it, q . k depends on how far apart two tokens are (Su et al. 2021).
-
-    x: [..., length, head_dim]; positions: [length], or [batch, length] with x [batch, heads, length, head_dim].
-
-    >>> rope(torch.tensor([[1.0, 0.0]]), torch.tensor([1]), theta=10000.0)  # one pair, turned by one radian
-    tensor([[0.5403, 0.8415]])
-    """
-    cos, sin = rope_tables(positions, inverse_frequencies(x.shape[-1], theta), x.dtype)
-    if positions.dim() == 2:
-        cos, sin = cos[:, None], sin[:, None]  # [batch, 1, length, head_dim / 2]: the same for every head
-    return apply_rope(x, cos, sin)
+    # end
 
 
 def causal_mask(L: int, S: int, device: torch.device | str | None = None) -> Tensor:
@@ -103,7 +59,10 @@ def causal_mask(L: int, S: int, device: torch.device | str | None = None) -> Ten
     tensor([[1, 1, 0],
             [1, 1, 1]], dtype=torch.int32)
     """
-    return torch.ones(L, S, dtype=torch.bool, device=device).tril(diagonal=S - L)
+    # exercise 5.4: where do the last L of S tokens stand, where do all S, and which of those are no later?
+    queries = torch.arange(S - L, S, device=device)[:, None]  # [L, 1]
+    return torch.arange(S, device=device) <= queries  # [L, S]
+    # end
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
@@ -111,8 +70,10 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
 
     q: [batch, heads, L, head_dim]; k, v: [batch, kv_heads, S, head_dim], heads a multiple of kv_heads: query head h
     reads key head h // (heads / kv_heads). mask: bool, broadcastable to [batch, heads, L, S], True = may attend.
-    Returns [batch, heads, L, head_dim].
+    Returns [batch, heads, L, head_dim]; the softmax is taken in float32 at least.
     """
+    # exercise 5.5: scores, minus infinity where the mask is False, softmax over the keys, and the mean of the values
+    #   k and v have fewer heads than q: repeat each, or put the queries of a group together, which copies nothing
     batch, heads, L, head_dim = q.shape
     kv_heads, S = k.shape[1], k.shape[2]
     q = (q * scale).reshape(batch, kv_heads, -1, head_dim)  # a group's queries in one matrix
@@ -121,6 +82,21 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
         scores.masked_fill_((~mask).expand(batch, heads, L, S).view(scores.shape), -math.inf)
     weights = scores.softmax(dim=-1, dtype=torch.promote_types(q.dtype, torch.float32)).to(v.dtype)
     return (weights.view(batch, kv_heads, -1, S) @ v).view(batch, heads, L, head_dim)
+    # end
+
+
+def swiglu(x: Tensor, w_gate: Weight, w_up: Weight, w_down: Weight) -> Tensor:
+    """The feed-forward block: a gate decides, number by number, how much of `up` passes (Shazeer 2020, section 2).
+
+    x: [..., dim]; w_gate, w_up: [hidden, dim]; w_down: [dim, hidden]. Returns [..., dim]. silu(z) = z * sigmoid(z).
+
+    >>> swiglu(torch.tensor([2.0]), torch.tensor([[1.0]]), torch.tensor([[3.0]]), torch.tensor([[1.0]]))  # silu(2) * 6
+    tensor([10.5696])
+    """
+    # exercise 5.6: silu of the gate times up, and then down; every product of weights by `linear`
+    gate, up = F.silu(linear(x, w_gate)), linear(x, w_up)  # [..., hidden]
+    return linear(gate * up, w_down)  # [..., dim]
+    # end
 
 
 class Cache(Protocol):
@@ -132,14 +108,16 @@ class Cache(Protocol):
 
 
 class Linear(nn.Module):
-    """A weight [out, in] with no numbers in it yet."""
+    """A weight [out, in] with no numbers in it yet, and a bias [out] of zeros where the model has one."""
 
-    def __init__(self, n_in: int, n_out: int) -> None:
+    def __init__(self, n_in: int, n_out: int, bias: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(n_out, n_in))
+        self.bias = nn.Parameter(torch.zeros(n_out)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight)
+        out = linear(x, self.weight)
+        return out if self.bias is None else out + self.bias
 
 
 class Embedding(nn.Module):
@@ -148,14 +126,16 @@ class Embedding(nn.Module):
         self.weight = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
 
     def forward(self, ids: Tensor) -> Tensor:
-        return F.embedding(ids, self.weight)
+        w = self.weight
+        rows: Tensor = F.embedding(ids, w) if isinstance(w, Tensor) else w.rows(ids)  # a packed weight has `rows`
+        return rows
 
 
 class RMSNorm(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, dim: int, eps: float) -> None:
         super().__init__()
-        self.eps = config.rms_norm_eps
-        self.weight = nn.Parameter(torch.ones(config.hidden_size))
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Tensor) -> Tensor:
         return rmsnorm(x, self.weight, self.eps)
@@ -164,14 +144,20 @@ class RMSNorm(nn.Module):
 class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.head_dim = config.head_dim
-        dim = config.hidden_size
+        dim, self.head_dim = config.hidden_size, config.head_dim
         width, kv_width = config.num_attention_heads * self.head_dim, config.num_key_value_heads * self.head_dim
-        self.q_proj, self.k_proj, self.v_proj = Linear(dim, width), Linear(dim, kv_width), Linear(dim, kv_width)
-        self.o_proj = Linear(width, dim)
+        self.q_proj = Linear(dim, width, config.attention_bias)
+        self.k_proj = Linear(dim, kv_width, config.attention_bias)
+        self.v_proj = Linear(dim, kv_width, config.attention_bias)
+        self.o_proj = Linear(width, dim, config.attention_output_bias)
+        # Qwen3 norms each head's queries and keys, so that no score can grow without bound.
+        self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps) if config.qk_norm else None
+        self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps) if config.qk_norm else None
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
         q, k, v = (self._heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
         q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
         if cache is not None:
             k, v = cache.update(k, v)  # [batch, kv_heads, everything so far, head_dim]
@@ -195,15 +181,21 @@ class MLP(nn.Module):
 
 
 class Layer(nn.Module):
+    """One block: attention and the feed-forward block, each on a normed copy, each added to what was there."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.input_layernorm, self.self_attn = RMSNorm(config), Attention(config)
-        self.post_attention_layernorm, self.mlp = RMSNorm(config), MLP(config)
+        dim, eps = config.hidden_size, config.rms_norm_eps
+        self.input_layernorm, self.self_attn = RMSNorm(dim, eps), Attention(config)
+        self.post_attention_layernorm, self.mlp = RMSNorm(dim, eps), MLP(config)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask, cache)
+        """x: [batch, length, dim]; the rest as Attention.forward takes it. Returns [batch, length, dim]."""
+        # exercise 5.7: x plus what attention makes of the normed x; then the same with the second norm and the mlp
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask, cache)  # [batch, length, dim]
         fed: Tensor = self.mlp(self.post_attention_layernorm(x))
         return x + fed
+        # end
 
 
 class Decoder(nn.Module):
@@ -213,7 +205,7 @@ class Decoder(nn.Module):
         super().__init__()
         self.embed_tokens = Embedding(config)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
-        self.norm = RMSNorm(config)
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
 
 class Transformer(nn.Module):
@@ -238,22 +230,32 @@ class Transformer(nn.Module):
         position of the first id, and they grow by `length`. Returns [batch, length, vocab], or [batch, 1, vocab] with
         `last_only`, which spares the head, the largest product of all, at positions nobody asked about.
         """
-        if ids.dim() != 2 or ids.shape[1] == 0:
-            raise ValueError(f"ids must be [batch, length] with at least one token, not {list(ids.shape)}")
-        if caches is not None and len(caches) != len(self.model.layers):
-            raise ValueError(f"{len(caches)} caches for {len(self.model.layers)} layers; there must be one for each")
-        start = caches[0].length if caches else 0
+        start = self._first_position(ids, caches)
+        # exercise 5.8: embed, positions (from `start` on), tables and mask, the layers, the final norm, the head
+        #   tables and mask are made once for all layers; layer i gets cache i, or None; the head is `self.lm_head`, or
+        #   the embedding when that is None
         end = start + ids.shape[1]
-        if end > self.config.max_position_embeddings:
-            raise ValueError(f"{end} tokens are more than the model's context of {self.config.max_position_embeddings}")
         x = self.model.embed_tokens(ids)  # [batch, length, dim]
         speed = inverse_frequencies(self.config.head_dim, self.config.rope_theta, self.config.rope_scaling)
         cos, sin = rope_tables(torch.arange(start, end, device=ids.device), speed, x.dtype)  # [length, head_dim / 2]
         mask = causal_mask(end - start, end, ids.device) if end - start > 1 else None  # one token may see them all
         for i, layer in enumerate(self.model.layers):
-            x = layer(x, cos, sin, mask, caches[i] if caches else None)
-        x = self.model.norm(x[:, -1:] if last_only else x)
+            x = layer(x, cos, sin, mask, caches[i] if caches else None)  # [batch, length, dim]
+        x = self.model.norm(x[:, -1:] if last_only else x)  # [batch, length or 1, dim]
         return linear(x, (self.lm_head or self.model.embed_tokens).weight)
+        # end
+
+    def _first_position(self, ids: Tensor, caches: Sequence[Cache] | None) -> int:
+        """Where the first id stands. Raises ValueError for a call that can't be answered."""
+        if ids.dim() != 2 or ids.shape[1] == 0:
+            raise ValueError(f"ids must be [batch, length] with at least one token, not {list(ids.shape)}")
+        if caches is not None and len(caches) != len(self.model.layers):
+            raise ValueError(f"{len(caches)} caches for {len(self.model.layers)} layers; there must be one for each")
+        start = caches[0].length if caches else 0
+        end, context = start + ids.shape[1], self.config.max_position_embeddings
+        if end > context:
+            raise ValueError(f"{end} tokens are more than the model's context of {context}")
+        return start
 
 
 def _drop_head(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:

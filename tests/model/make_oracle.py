@@ -5,8 +5,11 @@ Run from the repository root, with the [dev] extra installed: python -m tests.mo
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+from tests.model import variants
 
 HERE = Path(__file__).parent
 LOGITS = HERE / "oracle_logits.npz"
@@ -58,11 +61,26 @@ CHATS = [
 ]
 
 
+def transformers_logits(config: dict[str, Any]) -> np.ndarray:
+    """What transformers makes of a small model of tests/model/variants.py."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    settings = {key: value for key, value in config.items() if key != "model_type"}
+    theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(config["model_type"], **settings))
+    with torch.no_grad():
+        return variants.fill(theirs)(variants.ids()).logits.numpy()
+
+
 def main() -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from shared.model.fetch import ensure_model
+
+    logits_of = {name.replace(" ", "_"): transformers_logits(c) for name, c in variants.VARIANTS.items()}
+    np.savez_compressed(variants.STORED, **{name: logits.astype(np.float32) for name, logits in logits_of.items()})
+    print(f"{variants.STORED}: {variants.STORED.stat().st_size} bytes")
 
     folder = ensure_model()
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -1,5 +1,8 @@
 """What a config.json may say, and what is refused by name."""
 
+import dataclasses
+import json
+
 import pytest
 
 from shared.model.config import ModelConfig, RopeScaling
@@ -69,11 +72,10 @@ def test_default_rope_in_the_new_spelling():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"model_type": "qwen2"}, "model_type 'qwen2'"),
+        ({"model_type": "gemma2"}, "model_type 'gemma2'"),
         ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
-        ({"attention_bias": True}, "attention_bias"),
         ({"mlp_bias": True}, "mlp_bias"),
-        ({"sliding_window": 4096}, "sliding_window"),
+        ({"sliding_window": 4096}, "sliding_window is in use"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_type 'yarn'"),
         ({"rope_parameters": {"rope_type": "linear", "factor": 4.0}}, "rope_type 'linear'"),
@@ -91,6 +93,79 @@ def test_default_rope_in_the_new_spelling():
 def test_what_cannot_be_honoured_is_refused_by_name(change, message):
     with pytest.raises(ValueError, match=message):
         ModelConfig.from_hf(LLAMA | change)
+
+
+QWEN = LLAMA | {"model_type": "qwen2", "num_key_value_heads": 2}
+
+
+def test_biases_by_family():
+    """Qwen2 has them on q, k and v without saying so; a Llama that has them has them on o too; Mistral has none."""
+
+    def biases(config):
+        read = ModelConfig.from_hf(config)
+        return read.attention_bias, read.attention_output_bias
+
+    assert biases(LLAMA) == (False, False)
+    assert biases(LLAMA | {"attention_bias": True}) == (True, True)
+    assert biases(QWEN) == (True, False)
+    assert biases(QWEN | {"attention_bias": False}) == (True, False)
+    assert biases(QWEN | {"model_type": "qwen3"}) == (False, False)
+    assert biases(QWEN | {"model_type": "qwen3", "attention_bias": True}) == (True, True)
+    assert biases(LLAMA | {"model_type": "mistral", "sliding_window": None, "attention_bias": True}) == (False, False)
+
+
+def test_what_a_family_takes_for_granted():
+    qwen3 = ModelConfig.from_hf(QWEN | {"model_type": "qwen3"})
+    assert (qwen3.qk_norm, qwen3.head_dim, qwen3.max_position_embeddings) == (True, 128, 32768)
+    assert not ModelConfig.from_hf(QWEN).qk_norm
+    assert ModelConfig.from_hf(QWEN).head_dim == 8
+    with pytest.raises(ValueError, match="sliding_window"):  # unless told otherwise, a Mistral slides
+        ModelConfig.from_hf(LLAMA | {"model_type": "mistral"})
+
+
+@pytest.mark.parametrize(
+    ("said", "slides"),
+    [
+        ({"sliding_window": 4, "use_sliding_window": False}, False),
+        ({"sliding_window": 4}, False),
+        ({"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 1}, True),
+        ({"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 2}, False),  # layers 0 and 1 don't
+        ({"sliding_window": None, "use_sliding_window": True, "max_window_layers": 0}, False),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, True),
+        ({"layer_types": ["full_attention", "full_attention"], "sliding_window": 4}, False),
+    ],
+)
+def test_a_window_is_refused_when_it_is_used(said, slides):
+    for family in ("qwen2", "qwen3"):
+        if slides:
+            with pytest.raises(ValueError, match="sliding_window is in use"):
+                ModelConfig.from_hf(QWEN | {"model_type": family} | said)
+        else:
+            ModelConfig.from_hf(QWEN | {"model_type": family} | said)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LLAMA,
+        LLAMA | {"attention_bias": True, "tie_word_embeddings": True, "num_key_value_heads": 2, "head_dim": 6},
+        LLAMA | {"rope_theta": 5e5, "rope_scaling": LLAMA3, "rms_norm_eps": 1e-5, "max_position_embeddings": 99},
+        LLAMA | {"model_type": "mistral", "sliding_window": None},
+        QWEN,
+        QWEN | {"model_type": "qwen3", "attention_bias": True},
+    ],
+)
+def test_written_and_read_back(config):
+    read = ModelConfig.from_hf(config)
+    assert ModelConfig.from_hf(json.loads(json.dumps(read.to_hf()))) == read
+
+
+@pytest.mark.parametrize(
+    "odd", [{"attention_output_bias": True}, {"qk_norm": True, "attention_bias": True}, {"qk_norm": 1}]
+)
+def test_a_model_that_no_family_describes_is_not_written(odd):
+    with pytest.raises(ValueError, match=r"config: "):
+        dataclasses.replace(ModelConfig.from_hf(LLAMA), **odd).to_hf()
 
 
 @pytest.mark.parametrize("field", [f for f in LLAMA if f != "model_type"])

@@ -7,9 +7,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
+from shared.model import rope as rope_module
 from shared.model import transformer
-from shared.model.transformer import attention, causal_mask, linear, rmsnorm, rope, swiglu
+from shared.model.config import ModelConfig
+from shared.model.transformer import Transformer, attention, causal_mask, linear, rmsnorm, rope, swiglu
+from tests.model import variants
 from tests.tiny import TINY, tiny_model
 
 
@@ -252,12 +256,13 @@ def test_bad_input_is_named(ids, caches, message):
         tiny_model()(ids, caches)
 
 
-def test_docstring_examples():
+@pytest.mark.parametrize(("module", "examples"), [(transformer, 3), (rope_module, 4)])
+def test_docstring_examples(module, examples):
     import doctest
 
-    result = doctest.testmod(transformer)
+    result = doctest.testmod(module)
     assert result.failed == 0
-    assert result.attempted >= 4
+    assert result.attempted >= examples
 
 
 def test_llama3_scaling_by_its_definition():
@@ -279,3 +284,73 @@ def test_llama3_scaling_by_its_definition():
             want.append((1 - smooth) * speed / 8.0 + smooth * speed)
     np.testing.assert_allclose(got, want, rtol=1e-12)
     assert 0 < sum(a == b for a, b in zip(want, plain.tolist(), strict=True)) < 64
+
+
+@pytest.mark.parametrize("name", variants.VARIANTS)
+def test_every_family_has_the_logits_of_transformers(name):
+    """Biases, norms of queries and keys, shared heads, stretched rope: from the config alone."""
+    model = variants.fill(Transformer(ModelConfig.from_hf(variants.VARIANTS[name])))
+    want = variants.stored(name)
+    assert want.std() > 1
+    np.testing.assert_allclose(model(variants.ids()), want, rtol=0, atol=1e-4)  # theirs computes angles in float32
+
+
+@pytest.mark.parametrize("name", ["llama, biases", "qwen2", "qwen3 tied, biases"])
+def test_every_family_runs_on_caches(name):
+    model = variants.fill(Transformer(ModelConfig.from_hf(variants.VARIANTS[name])))
+    caches = [GrowingCache() for _ in model.model.layers]
+    got = torch.cat([model(part, caches) for part in variants.ids().split([5, 1, 10], dim=1)], dim=1)
+    torch.testing.assert_close(got, model(variants.ids()), rtol=1e-10, atol=1e-10)
+
+
+class Packed(nn.Module):
+    """A weight that multiplies by itself, as chapter 8's do; here it holds the plain numbers."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.register_buffer("numbers", weight.clone())
+
+    def linear(self, x):
+        return x @ self.numbers.T
+
+    def rows(self, ids):
+        return self.numbers[ids]
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2 tied"])
+def test_packed_weights_stand_in_for_tensors(name):
+    model = variants.fill(Transformer(ModelConfig.from_hf(variants.VARIANTS[name])))
+    want = model(variants.ids())
+    owners = [m for m in model.modules() if isinstance(m, transformer.Linear | transformer.Embedding)]
+    for owner in owners:
+        packed = Packed(owner.weight)
+        del owner.weight  # torch lets no module take a parameter's place
+        owner.weight = packed
+    assert not any(p.dim() == 2 for p in model.parameters())  # nothing is left that could multiply by itself
+    assert model.model.layers[0].mlp.gate_proj.weight in set(model.modules())
+    torch.testing.assert_close(model(variants.ids()), want, rtol=1e-10, atol=1e-10)
+
+
+def test_training_under_autocast():
+    model = variants.fill(Transformer(ModelConfig.from_hf(variants.VARIANTS["qwen3"]))).float().requires_grad_(True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = model(variants.ids())
+    F.cross_entropy(logits.float().flatten(0, 1), variants.ids().flatten()).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in model.parameters())
+    assert np.abs(logits.detach().float().numpy() - variants.stored("qwen3")).mean() < 0.1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 1e-3), (torch.bfloat16, 0.15), (torch.float16, 0.05)])
+@pytest.mark.parametrize("name", ["llama", "qwen2", "qwen3"])
+def test_on_a_gpu(name, dtype, off):
+    """All at once and chunk by chunk on the device's caches; tables and masks must be made there."""
+    from shared.inference.kv_cache import new_caches
+
+    model = variants.fill(Transformer(ModelConfig.from_hf(variants.VARIANTS[name]))).to("cuda", dtype)
+    ids = variants.ids().cuda()
+    caches = new_caches(model.config, 16, batch=2, dtype=dtype, device="cuda")
+    chunked = torch.cat([model(part, caches) for part in ids.split([5, 1, 10], dim=1)], dim=1)
+    for logits in (model(ids), chunked):
+        assert logits.dtype == dtype
+        assert np.abs(logits.double().cpu().numpy() - variants.stored(name)).mean() < off

@@ -1,0 +1,243 @@
+# Yours to finish. Generated from shared/model/transformer.py (version f36e9adf1750).
+"""The Llama family in plain torch: pure functions for the layers, and a model that strings them together.
+
+Tensors of heads have the layout [batch, heads, length, head_dim]. Nothing here keeps state between two calls: what a
+request remembers lives in the caches that the caller hands in.
+"""
+
+from chapters import Todo
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from shared.model.config import ModelConfig
+from shared.model.rope import apply_rope as apply_rope  # "as": to be had from here too
+from shared.model.rope import inverse_frequencies as inverse_frequencies
+from shared.model.rope import rope as rope
+from shared.model.rope import rope_tables as rope_tables
+
+
+class PackedWeight(Protocol):
+    """A weight that isn't a plain tensor, a quantised one for instance, and multiplies by itself."""
+
+    def linear(self, x: Tensor) -> Tensor: ...  # [..., in] -> [..., out]
+
+
+Weight = Tensor | PackedWeight
+
+
+def linear(x: Tensor, w: Weight) -> Tensor:
+    """Multiply by a weight stored as [out, in], the way torch and every checkpoint store it.
+
+    x: [..., in]; w: [out, in], or an object with a `linear` of its own. Returns [..., out]. Every product of
+    activations and weights comes here.
+    """
+    return F.linear(x, w) if isinstance(w, Tensor) else w.linear(x)
+
+
+def rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Scale each vector to unit root-mean-square, then by `weight` (Zhang & Sennrich 2019, section 3).
+
+    x: [..., dim], any float dtype; weight: [dim]. Returns x's shape and dtype; the mean is taken in float32 at least.
+
+    >>> rmsnorm(torch.tensor([3.0, 4.0]), torch.ones(2), eps=0.0)  # rms = sqrt((9 + 16) / 2) = 3.5355
+    tensor([0.8485, 1.1314])
+    """
+    # exercise 5.1: divide by the root of the mean square (eps goes under the root), in float32 at least, then scale
+    raise Todo("5.1")
+    # end
+
+
+def causal_mask(L: int, S: int, device: torch.device | str | None = None) -> Tensor:
+    """Which of S tokens each of the last L of them may attend to: itself and what came before. [L, S], True = may.
+
+    >>> causal_mask(2, 3).int()  # one token is already in the cache
+    tensor([[1, 1, 0],
+            [1, 1, 1]], dtype=torch.int32)
+    """
+    # exercise 5.4: where do the last L of S tokens stand, where do all S, and which of those are no later?
+    raise Todo("5.4")
+    # end
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """softmax(q k^T * scale) v, with grouped queries (Vaswani et al. 2017, section 3.2.1; Ainslie et al. 2023).
+
+    q: [batch, heads, L, head_dim]; k, v: [batch, kv_heads, S, head_dim], heads a multiple of kv_heads: query head h
+    reads key head h // (heads / kv_heads). mask: bool, broadcastable to [batch, heads, L, S], True = may attend.
+    Returns [batch, heads, L, head_dim]; the softmax is taken in float32 at least.
+    """
+    # exercise 5.5: scores, minus infinity where the mask is False, softmax over the keys, and the mean of the values
+    #   k and v have fewer heads than q: repeat each, or put the queries of a group together, which copies nothing
+    raise Todo("5.5")
+    # end
+
+
+def swiglu(x: Tensor, w_gate: Weight, w_up: Weight, w_down: Weight) -> Tensor:
+    """The feed-forward block: a gate decides, number by number, how much of `up` passes (Shazeer 2020, section 2).
+
+    x: [..., dim]; w_gate, w_up: [hidden, dim]; w_down: [dim, hidden]. Returns [..., dim]. silu(z) = z * sigmoid(z).
+
+    >>> swiglu(torch.tensor([2.0]), torch.tensor([[1.0]]), torch.tensor([[3.0]]), torch.tensor([[1.0]]))  # silu(2) * 6
+    tensor([10.5696])
+    """
+    # exercise 5.6: silu of the gate times up, and then down; every product of weights by `linear`
+    raise Todo("5.6")
+    # end
+
+
+class Cache(Protocol):
+    """What a layer remembers of the tokens before: `update` stores k and v of n new tokens and returns all of them."""
+
+    length: int
+
+    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]: ...  # [batch, kv_heads, n, head_dim]
+
+
+class Linear(nn.Module):
+    """A weight [out, in] with no numbers in it yet, and a bias [out] of zeros where the model has one."""
+
+    def __init__(self, n_in: int, n_out: int, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(n_out, n_in))
+        self.bias = nn.Parameter(torch.zeros(n_out)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = linear(x, self.weight)
+        return out if self.bias is None else out + self.bias
+
+
+class Embedding(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        w = self.weight
+        rows: Tensor = F.embedding(ids, w) if isinstance(w, Tensor) else w.rows(ids)  # a packed weight has `rows`
+        return rows
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rmsnorm(x, self.weight, self.eps)
+
+
+class Attention(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        dim, self.head_dim = config.hidden_size, config.head_dim
+        width, kv_width = config.num_attention_heads * self.head_dim, config.num_key_value_heads * self.head_dim
+        self.q_proj = Linear(dim, width, config.attention_bias)
+        self.k_proj = Linear(dim, kv_width, config.attention_bias)
+        self.v_proj = Linear(dim, kv_width, config.attention_bias)
+        self.o_proj = Linear(width, dim, config.attention_output_bias)
+        # Qwen3 norms each head's queries and keys, so that no score can grow without bound.
+        self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps) if config.qk_norm else None
+        self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps) if config.qk_norm else None
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
+        q, k, v = (self._heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
+        if cache is not None:
+            k, v = cache.update(k, v)  # [batch, kv_heads, everything so far, head_dim]
+        out = attention(q, k, v, mask, self.head_dim**-0.5)  # [batch, heads, length, head_dim]
+        mixed: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))  # [batch, length, dim]
+        return mixed
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:2], -1, self.head_dim).transpose(1, 2)  # [batch, heads, length, head_dim]
+
+
+class MLP(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_proj = Linear(config.hidden_size, config.intermediate_size)
+        self.up_proj = Linear(config.hidden_size, config.intermediate_size)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return swiglu(x, self.gate_proj.weight, self.up_proj.weight, self.down_proj.weight)
+
+
+class Layer(nn.Module):
+    """One block: attention and the feed-forward block, each on a normed copy, each added to what was there."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        dim, eps = config.hidden_size, config.rms_norm_eps
+        self.input_layernorm, self.self_attn = RMSNorm(dim, eps), Attention(config)
+        self.post_attention_layernorm, self.mlp = RMSNorm(dim, eps), MLP(config)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
+        """x: [batch, length, dim]; the rest as Attention.forward takes it. Returns [batch, length, dim]."""
+        # exercise 5.7: x plus what attention makes of the normed x; then the same with the second norm and the mlp
+        raise Todo("5.7")
+        # end
+
+
+class Decoder(nn.Module):
+    """Everything under the prefix `model.` of a checkpoint's keys."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.embed_tokens = Embedding(config)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+
+class Transformer(nn.Module):
+    """A decoder-only model with Hugging Face's parameter names; new weights are random (normal, 0.02)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = Decoder(config)
+        # A tied model has no head of its own: the embedding is the head. Some files carry a copy of it anyway.
+        self.lm_head = None if config.tie_word_embeddings else Linear(config.hidden_size, config.vocab_size)
+        if self.lm_head is None:
+            self.register_load_state_dict_pre_hook(_drop_head)  # type: ignore[no-untyped-call]
+        for weight in self.parameters():
+            if weight.dim() == 2 and not weight.is_meta:  # "meta" has nothing to fill; trying takes a second
+                nn.init.normal_(weight, std=0.02)
+
+    def forward(self, ids: Tensor, caches: Sequence[Cache] | None = None, last_only: bool = False) -> Tensor:
+        """The next token's logits at every position.
+
+        ids: [batch, length], whole numbers below vocab_size. caches: one per layer, or None; their `length` is the
+        position of the first id, and they grow by `length`. Returns [batch, length, vocab], or [batch, 1, vocab] with
+        `last_only`, which spares the head, the largest product of all, at positions nobody asked about.
+        """
+        start = self._first_position(ids, caches)
+        # exercise 5.8: embed, positions (from `start` on), tables and mask, the layers, the final norm, the head
+        #   tables and mask are made once for all layers; layer i gets cache i, or None; the head is `self.lm_head`, or
+        #   the embedding when that is None
+        raise Todo("5.8")
+        # end
+
+    def _first_position(self, ids: Tensor, caches: Sequence[Cache] | None) -> int:
+        """Where the first id stands. Raises ValueError for a call that can't be answered."""
+        if ids.dim() != 2 or ids.shape[1] == 0:
+            raise ValueError(f"ids must be [batch, length] with at least one token, not {list(ids.shape)}")
+        if caches is not None and len(caches) != len(self.model.layers):
+            raise ValueError(f"{len(caches)} caches for {len(self.model.layers)} layers; there must be one for each")
+        start = caches[0].length if caches else 0
+        end, context = start + ids.shape[1], self.config.max_position_embeddings
+        if end > context:
+            raise ValueError(f"{end} tokens are more than the model's context of {context}")
+        return start
+
+
+def _drop_head(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
+    state.pop(f"{prefix}lm_head.weight", None)

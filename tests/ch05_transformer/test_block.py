@@ -1,0 +1,195 @@
+"""Exercises 5.6 and 5.7: judged by numbers worked out by hand, and blocks made of parts that are easy to follow."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chapters.ch05_transformer import transformer
+from chapters.ch05_transformer.transformer import swiglu
+from chapters.judge import exercise, expect, expect_close, expect_equal
+from tests.ch05_transformer.oracle import likely, normal
+from tests.tiny import TINY
+
+# 5.6 swiglu
+
+
+@exercise("5.6")
+def test_by_hand():
+    silu2 = 2 / (1 + math.exp(-2))
+    got = swiglu(torch.tensor([2.0]), torch.tensor([[1.0]]), torch.tensor([[3.0]]), torch.tensor([[0.5]]))
+    causes = {
+        "silu was put on the product; it belongs to the gate": [0.5 * 12 / (1 + math.exp(-12))],
+        "silu was put on up; it belongs to the gate": [2 * 0.5 * 6 / (1 + math.exp(-6))],
+        "the gate is a plain sigmoid; silu(z) is z * sigmoid(z)": [3 / (1 + math.exp(-2))],
+        "there is no activation": [6.0],
+    }
+    expect_close(
+        got,
+        [silu2 * 6 * 0.5],
+        because=likely(got, causes)
+        + f"gate = 2 and up = 6, so it is silu(2) * 6 * 0.5 = {silu2 * 3:.4f}, with silu(2) = 2 * sigmoid(2)",
+    )
+
+
+@exercise("5.6")
+def test_a_closed_gate_lets_nothing_pass():
+    got = swiglu(torch.tensor([1.0]), torch.tensor([[-50.0]]), torch.tensor([[1000.0]]), torch.tensor([[1.0]]))
+    expect_close(
+        got,
+        [0.0],
+        atol=1e-6,
+        because="silu belongs to the gate: a gate of -50 is closed, however large up is",
+    )
+    got = swiglu(torch.tensor([1.0]), torch.tensor([[50.0]]), torch.tensor([[-2.0]]), torch.tensor([[1.0]]))
+    expect_close(
+        got,
+        [-100.0],
+        because="up may be negative and passes as it is: 50 * -2. 0 means silu was put on up, or on the product",
+    )
+
+
+@exercise("5.6")
+def test_equal_to_torch():
+    x, gate, up, down = normal(2, 5, 6), normal(10, 6, seed=1), normal(10, 6, seed=2), normal(6, 10, seed=3)
+    want = (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
+    expect_close(
+        swiglu(x, gate, up, down), want, rtol=1e-9, because="not silu(x gate^T) * (x up^T), times down^T, of torch"
+    )
+
+
+class Packed:
+    """A weight that isn't a tensor."""
+
+    def __init__(self, w: Tensor) -> None:
+        self.numbers = w
+
+    def linear(self, x: Tensor) -> Tensor:
+        return x @ self.numbers.T
+
+
+@exercise("5.6")
+def test_weights_that_multiply_by_themselves():
+    x, *weights = normal(3, 4), normal(6, 4, seed=1), normal(6, 4, seed=2), normal(4, 6, seed=3)
+    want = swiglu(x, *weights)
+    try:
+        got = swiglu(x, *map(Packed, weights))
+    except (TypeError, AttributeError):
+        got = None
+    expect(
+        got is not None,
+        because="a weight may be an object that isn't a tensor (chapter 8 packs them into int8): multiply by the "
+        "function `linear` above, not by F.linear or @",
+    )
+    expect_close(got, want, because="a packed weight must give what the plain one gives")
+
+
+# 5.7 Layer.forward
+
+
+class Part(nn.Module):
+    """Stands in for a norm, attention or the mlp; remembers what it was given."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        self.seen: list[tuple] = []
+
+    def forward(self, x: Tensor, *rest: object) -> Tensor:
+        self.seen.append((x.clone(), *rest))
+        return self.function(x)
+
+
+def layer(norm1=2.0, attn=100.0, norm2=3.0, mlp=1000.0) -> transformer.Layer:
+    """A block whose norms multiply and whose sublayers add, so that the way through can be read off the result."""
+    built = transformer.Layer(TINY)
+    built.input_layernorm, built.post_attention_layernorm = Part(lambda x: x * norm1), Part(lambda x: x * norm2)
+    built.self_attn, built.mlp = Part(lambda x: x + attn), Part(lambda x: x + mlp)
+    return built
+
+
+WRONG_WAYS = {  # what usual mistakes make of 1
+    "both residuals are missing: what a sublayer gives is added to x": [[[1306.0]]],
+    "the residual around attention is missing: x + attention, not attention alone": [[[1408.0]]],
+    "the residual around the mlp is missing: x + mlp, not the mlp alone": [[[1309.0]]],
+    "the mlp read the layer's input; it reads x after attention has been added to it": [[[1106.0]]],
+    "the norm's result was kept as the residual; add to x itself, the norm is for the sublayer alone": [[[1624.0]]],
+    "the norms stand behind the sums (post-norm); here each stands before its sublayer": [[[4224.0]]],
+    "the norms stand behind the sublayers; here each stands before": [[[3812.0]]],
+    "the two norms are swapped: input_layernorm goes with attention": [[[1312.0]]],
+}
+
+
+@exercise("5.7")
+def test_the_way_through():
+    got = layer()(torch.ones(1, 1, 1), None, None, None, None)
+    expect_close(
+        got,
+        [[[1412.0]]],
+        because=likely(got, WRONG_WAYS)
+        + "With norms that multiply by 2 and 3, attention that adds 100 and an mlp that adds 1000, 1 becomes "
+        "1 + (2 * 1 + 100) = 103, and then 103 + (3 * 103 + 1000) = 1412",
+    )
+
+
+@exercise("5.7")
+def test_the_residual_goes_straight_through():
+    silent = layer()
+    silent.self_attn, silent.mlp = Part(torch.zeros_like), Part(torch.zeros_like)
+    x = normal(2, 3, 4)
+    expect_close(
+        silent(x, None, None, None, None),
+        x,
+        because="when attention and mlp say nothing (all zeros), x must come out as it went in: each is added to x, "
+        "and the sum is not normed. If the result is x times a norm, the residual was taken after the norm",
+    )
+
+
+@exercise("5.7")
+def test_norms_come_before():
+    built, x = layer(), torch.ones(1, 1, 1)
+    built(x, None, None, None, None)
+    expect_equal(
+        [float(built.self_attn.seen[0][0]), float(built.mlp.seen[0][0])],
+        [2.0, 309.0],
+        because="attention reads input_layernorm(x), the mlp reads post_attention_layernorm(x + attention); a norm "
+        "applied to the sum, after the sublayer, is the first transformer's way and not Llama's",
+    )
+
+
+@exercise("5.7")
+def test_attention_gets_what_it_needs():
+    built = layer()
+    given = cos, sin, mask, cache = torch.zeros(1), torch.ones(1), torch.ones(1, 1).bool(), object()
+    built(torch.ones(1, 1, 1), cos, sin, mask, cache)
+    expect(
+        len(built.self_attn.seen[0]) == 5
+        and all(a is b for a, b in zip(built.self_attn.seen[0][1:], given, strict=True)),
+        because="attention takes (x, cos, sin, mask, cache), in this order; without its cache it forgets the prompt, "
+        "without the mask it reads the future",
+    )
+    expect_equal(
+        [len(built.self_attn.seen), len(built.mlp.seen)],
+        [1, 1],
+        because="each sublayer is called once: a cache stores what it is given every time",
+    )
+
+
+@exercise("5.7")
+def test_x_is_left_as_it_was():
+    x = torch.ones(1, 2, 1)
+    layer()(x, None, None, None, None)
+    expect(
+        bool((x == 1).all()),
+        because="x was changed in place: x = x + ..., not x += ..., or training can't find its way back through it",
+    )
+
+
+@exercise("5.7")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_dtype_stays(dtype):
+    got = layer()(torch.ones(1, 1, 1, dtype=dtype), None, None, None, None)
+    expect_equal(got.dtype, dtype, because=f"{dtype} goes in and {dtype} comes out")

@@ -1,0 +1,200 @@
+"""Exercise 5.8: judged by the model made of torch's own functions, and by stored logits of transformers."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from chapters.ch05_transformer import transformer
+from chapters.judge import exercise, expect, expect_close, expect_equal
+from shared.model.config import ModelConfig
+from tests.ch05_transformer import oracle
+from tests.model import variants
+from tests.tiny import TINY
+
+CONFIG = dataclasses.replace(TINY, num_hidden_layers=2)  # a cache that is right at one layer can be wrong at two
+EARLIER = "if 5.1 to 5.7 pass, look at how the steps follow one another: embed, layers, final norm, head"
+
+
+def model(config: ModelConfig = CONFIG, dtype: torch.dtype = torch.float64) -> nn.Module:
+    """The reader's, with weights large enough for tokens to sway one another, and norms that aren't 1."""
+    torch.manual_seed(0)
+    built = transformer.Transformer(config)
+    for weight in built.parameters():
+        if weight.dim() == 1:
+            nn.init.uniform_(weight, 0.5, 1.5)
+        else:
+            nn.init.normal_(weight, std=2 / weight.shape[1] ** 0.5)
+    return built.to(dtype).eval().requires_grad_(False)
+
+
+def ids(batch: int, length: int) -> Tensor:
+    return torch.randint(CONFIG.vocab_size, (batch, length), generator=torch.Generator().manual_seed(1))
+
+
+def judge(got: Tensor, want: Tensor, wrong: Sequence[tuple[str, Tensor]], because: str) -> None:
+    """Reject `got` by the mistake that gives exactly these numbers, where there is one; by `because` otherwise."""
+    for cause, numbers in wrong:
+        if isinstance(got, Tensor) and got.shape == numbers.shape:
+            expect(not torch.allclose(got.double(), numbers, rtol=1e-6, atol=1e-6), because=cause)
+    expect_close(got, want, rtol=1e-6, atol=1e-6, because=because)
+
+
+@exercise("5.8")
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_model_is_the_oracle(tied):
+    config = dataclasses.replace(CONFIG, tie_word_embeddings=tied)
+    built = model(config)
+    state, tokens = built.state_dict(), ids(2, 7)
+    got = built(tokens)
+    expect_equal(
+        list(got.shape), [2, 7, 97], because="logits are [batch, length, vocab]: one score for each token of the list"
+    )
+    head = "the embedding's weight, for this model is tied" if tied else "lm_head's weight"
+    judge(
+        got,
+        oracle.logits(state, config, tokens),
+        [
+            ("the head was applied before the final norm: self.model.norm(x) comes first, then the head",
+             oracle.logits(state, config, tokens, final_norm=False)),
+            ("the mask is missing: every token reads the future. causal_mask, unless there is a single token",
+             oracle.logits(state, config, tokens, causal=False)),
+            ("positions are missing: all tokens stand at 0",
+             oracle.logits(state, config, tokens, positions=[0] * 7)),
+        ],
+        because=f"not the logits of the same model made of torch's functions (the head is {head}); {EARLIER}",
+    )  # fmt: skip
+
+
+@exercise("5.8")
+def test_each_layer_has_its_own_cache():
+    caches = [oracle.GrowingCache() for _ in range(2)]
+    model()(ids(1, 4), caches)
+    expect_equal(
+        [cache.length for cache in caches],
+        [4, 4],
+        because="after 4 tokens each of the two caches holds 4: layer i gets caches[i], and gets it once",
+    )
+
+
+@exercise("5.8")
+def test_a_chunk_with_warm_caches_is_masked():
+    built, tokens = model(), ids(1, 8)
+    changed = tokens.clone()
+    changed[0, 7] = (changed[0, 7] + 1) % CONFIG.vocab_size
+    rows = []
+    for row in (tokens, changed):
+        caches = [oracle.GrowingCache() for _ in range(2)]
+        built(row[:, :3], caches)
+        rows.append(built(row[:, 3:], caches))
+    expect_close(
+        rows[0][:, :4],
+        rows[1][:, :4],
+        because="another last token changed the logits before it: a chunk of several tokens needs the mask with warm "
+        "caches, too. Only a single token may go without",
+    )
+
+
+@exercise("5.8")
+def test_positions_go_on_from_the_caches():
+    built = model()
+    state, tokens = built.state_dict(), ids(2, 9)
+    for chunks in ([5, 1, 3], [8, 1]):
+        caches = [oracle.GrowingCache() for _ in range(2)]
+        got = torch.cat([built(part, caches) for part in tokens.split(chunks, dim=1)], dim=1)
+        restarted = [p for n in chunks for p in range(n)]
+        judge(
+            got,
+            oracle.logits(state, CONFIG, tokens),
+            [
+                ("positions start at 0 again in every call: with warm caches the first id stands at `start`",
+                 oracle.logits(state, CONFIG, tokens, positions=restarted)),
+            ],
+            because=f"{chunks} tokens at a time, with caches, must give what all at once gives. Off from the second "
+            "call on: look at the positions (from start) and at the mask ([new tokens, all tokens])",
+        )  # fmt: skip
+
+
+@exercise("5.8")
+@pytest.mark.parametrize("length", [1, 6])
+def test_last_only(length):
+    built, tokens = model(), ids(2, length)
+    got = built(tokens, last_only=True)
+    expect_equal(
+        list(got.shape), [2, 1, 97], because="last_only gives [batch, 1, vocab]: x[:, -1:], which keeps the axis"
+    )
+    want = oracle.logits(built.state_dict(), CONFIG, tokens)
+    judge(
+        got,
+        want[:, -1:],
+        [("last_only took the first position: x[:, -1:] is the last", want[:, :1])] if length > 1 else [],
+        because=f"last_only must give the last position's logits; {EARLIER}",
+    )
+
+
+@exercise("5.8")
+def test_last_only_spares_the_head():
+    rows = []
+    real, built = transformer.linear, model()
+    head = built.model.embed_tokens.weight
+
+    def spy(x, w):
+        rows.extend([x.shape[:-1].numel()] if w is head else [])
+        return real(x, w)
+
+    transformer.linear = spy
+    try:
+        built(ids(2, 6), last_only=True)
+    finally:
+        transformer.linear = real
+    expect_equal(
+        rows,
+        [2],
+        because="the head is one call of `linear` on the chosen positions, 2 rows here: cutting after the head "
+        "computes all 12 and throws 10 away, and the head is the largest product of all",
+    )
+
+
+@exercise("5.8")
+def test_tables_are_made_once():
+    calls = []
+    real = transformer.rope_tables
+    transformer.rope_tables = lambda *a: calls.append(a) or real(*a)
+    try:
+        model()(ids(1, 4))
+    finally:
+        transformer.rope_tables = real
+    expect_equal(len(calls), 1, because="rope_tables is called once a step, not in every layer: its result is the same")
+
+
+@exercise("5.8")
+@pytest.mark.parametrize("name", ["llama, wide heads", "llama 3.1's rope", "qwen2", "qwen3 tied, biases"])
+def test_logits_of_transformers(name):
+    built = variants.fill(transformer.Transformer(ModelConfig.from_hf(variants.VARIANTS[name])))
+    expect_close(
+        built(variants.ids()),
+        variants.stored(name).astype(np.float64),
+        rtol=0,
+        atol=1e-4,
+        because=f"not what Hugging Face's transformers computes for a small random {name} model. If only llama 3.1 is "
+        "off: inverse_frequencies takes config.rope_scaling too, and config.rope_theta",
+    )
+
+
+@exercise("5.8")
+def test_far_positions_in_bf16():
+    config = dataclasses.replace(CONFIG, max_position_embeddings=512)
+    built, tokens = model(config, torch.bfloat16), ids(1, 300)
+    want = oracle.logits(built.state_dict(), config, tokens)[:, -8:]
+    caches = [oracle.GrowingCache() for _ in range(2)]
+    built(tokens[:, :292], caches)
+    got = built(tokens[:, 292:], caches)
+    expect_equal(got.dtype, torch.bfloat16, because="a model in bf16 gives logits in bf16")
+    expect(
+        (got.double() - want).abs().mean() < 0.1 * want.std(),
+        because="past position 256 a model in bf16 is off by more than rounding: positions must be whole numbers until "
+        "rope_tables widens them to float32; torch.arange(start, end), no dtype",
+    )
