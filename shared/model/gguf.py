@@ -1,7 +1,7 @@
 """From one GGUF file to a model directory: config.json, model.safetensors, and the tokenizer's files.
 
 GGUF is llama.cpp's format: everything in one file, the weights usually quantised. This module reads it with the `gguf`
-package, turns every weight back into float32, and writes what every other tool reads.
+package, turns every weight back into float32 (see dequantize.py), and writes what every other tool reads.
 """
 
 import json
@@ -12,8 +12,11 @@ from typing import Any
 
 import numpy as np
 import tokenizers
-from gguf import GGUFReader, quants
+from gguf import GGUFReader
 from tokenizers import decoders, models, pre_tokenizers
+
+from shared.model.dequantize import dequantize
+from shared.model.tensor_file import build_header
 
 NAMES = {  # GGUF's names for the weights, and Hugging Face's
     "token_embd": "model.embed_tokens",
@@ -62,7 +65,7 @@ def convert(source: Path, out: Path, report: Report = lambda done, total: None) 
 
     def weights() -> Iterable[np.ndarray]:
         for name, (shape, tensor) in shapes.items():
-            weight = quants.dequantize(tensor.data, tensor.tensor_type).reshape(shape)
+            weight = dequantize(tensor.data, tensor.tensor_type).reshape(shape)
             rotated = heads.get(name.split(".")[-2])
             yield weight if rotated is None else unpermute(weight, rotated)
 
@@ -169,19 +172,10 @@ def tokenizer_config(meta: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_safetensors(path: Path, shapes: Shapes, weights: Iterable[np.ndarray], report: Report) -> None:
-    """Write float32 weights, which come in the order of `shapes`, so that only one of them at a time is in memory.
-
-    The format: eight bytes with the header's length, a JSON header with each tensor's type, shape and place, the data.
-    """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, shape in shapes.items():
-        start, end = end, end + 4 * int(np.prod(shape))
-        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # the numbers start at a multiple of eight
+    """Write float32 weights, which come in the order of `shapes`, so that only one of them at a time is in memory."""
+    end = 4 * sum(int(np.prod(shape)) for shape in shapes.values())
     with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(build_header({name: ("F32", shape) for name, shape in shapes.items()}))
         written = 0
         for name, weight in zip(shapes, weights, strict=True):
             if weight.shape != shapes[name]:

@@ -5,14 +5,17 @@ its pages. Pickles are refused, for loading one runs whatever code its maker put
 """
 
 import json
+import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from shared.model.config import ModelConfig
+from shared.model.tensor_file import TensorFile, WeightsError, write_tensors
 from shared.model.transformer import Transformer
 
 Tensors = dict[str, Tensor]
@@ -21,14 +24,11 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 CONSTANTS = (".rotary_emb.inv_freq",)  # old checkpoints store what the config already says
 
 
-class WeightsError(ValueError):
-    """A model directory that cannot be loaded; the message names the file or the tensor."""
-
-
 def load_model(path: Path | str, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Transformer:
     """Build the model in the directory `path`, in eval mode, its parameters without gradients.
 
-    On the CPU, weights stored in `dtype` already are used in place, without a copy. Raises WeightsError.
+    On the CPU, weights stored in `dtype` already are used in place, without a copy; others are converted one at a
+    time, so that no more than one is in memory twice. Raises WeightsError.
     """
     path = Path(path)
     if not path.is_dir():
@@ -41,11 +41,40 @@ def load_model(path: Path | str, dtype: torch.dtype = torch.float32, device: tor
         model = Transformer(config)
     tensors: Tensors = {}
     for file in weight_files(path):
-        tensors |= _read_tensors(file, model.state_dict(), dtype, device)
+        read = _read_tensors(file, model.state_dict(), dtype, device)
+        if twice := sorted(tensors.keys() & read.keys()):
+            raise WeightsError(f"{file}: {_some(twice)} stored in another shard, too; nobody can say which one counts")
+        tensors |= read
     if missing := sorted(model.state_dict().keys() - tensors.keys()):
         raise WeightsError(f"{path}: {_some(missing)} missing from the weights, though config.json asks for them")
     model.load_state_dict(tensors, assign=True)
     return model.eval().requires_grad_(False)
+
+
+def save_model(model: Transformer, path: Path | str) -> None:
+    """Write config.json and model.safetensors into the folder `path`, which is made if need be.
+
+    Each file is replaced in one step, so a kill leaves the old one or the new one. Parameters keep their dtype.
+    """
+    path = Path(path)
+    path.mkdir(parents=True, exist_ok=True)
+    config = json.dumps(model.config.to_hf(), indent=2) + "\n"
+    _replace(path / "config.json", lambda file: file.write_text(config, encoding="utf-8"))
+    _replace(path / "model.safetensors", lambda file: write_tensors(file, model.state_dict()))
+
+
+def _replace(file: Path, write: Callable[[Path], object]) -> None:
+    handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        with temporary.open("rb") as written:  # a rename may reach the disk before the bytes do
+            os.fsync(written.fileno())
+        temporary.chmod(0o644)
+        os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def weight_files(path: Path) -> list[Path]:
@@ -69,23 +98,22 @@ def weight_files(path: Path) -> list[Path]:
     raise WeightsError(f"{path} has no model.safetensors and no model.safetensors.index.json")
 
 
-def _read_tensors(file: Path, expected: Tensors, dtype: torch.dtype, device: torch.device | str) -> Tensors:
+def _read_tensors(path: Path, expected: Tensors, dtype: torch.dtype, device: torch.device | str) -> Tensors:
     tensors: Tensors = {}
-    try:
-        with safe_open(file, framework="pt", device=str(device)) as opened:
-            for name in opened.keys():  # noqa: SIM118 - not a dict
-                if name.endswith(CONSTANTS) or (name == "lm_head.weight" and name not in expected):
-                    continue  # a tied model's head is its embedding
-                if name not in expected:
-                    raise WeightsError(f"{file}: tensor {name!r} has no place in the model that config.json describes")
-                shape, stored = opened.get_slice(name).get_shape(), opened.get_slice(name).get_dtype()
-                if shape != (wanted := list(expected[name].shape)):
-                    raise WeightsError(f"{file}: {name} is {shape}, and config.json makes it {wanted}")
-                if stored not in FLOATS:
-                    raise WeightsError(f"{file}: {name} is stored as {stored}; only {', '.join(FLOATS)} can be loaded")
-                tensors[name] = opened.get_tensor(name).to(dtype)
-    except (SafetensorError, OSError) as error:
-        raise WeightsError(f"{file} is damaged or cut short ({error}); copy or fetch it again") from error
+    file = TensorFile(path)
+    for name, entry in file.entries.items():
+        if name.endswith(CONSTANTS) or (name == "lm_head.weight" and name not in expected):
+            continue  # a tied model's head is its embedding
+        if name not in expected:
+            raise WeightsError(f"{path}: tensor {name!r} has no place in the model that config.json describes")
+        if entry.shape != (wanted := tuple(expected[name].shape)):
+            raise WeightsError(f"{path}: {name} is {list(entry.shape)}, and config.json makes it {list(wanted)}")
+        if entry.dtype not in FLOATS:
+            raise WeightsError(f"{path}: {name} is stored as {entry.dtype}; only {', '.join(FLOATS)} can be loaded")
+        mapped = file.tensor(name)
+        tensors[name] = mapped.to(device=device, dtype=dtype)
+        if tensors[name] is not mapped:
+            file.release(name)
     return tensors
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from shared.model.weights import WeightsError, load_model
+from shared.model.weights import WeightsError, load_model, save_model
 from tests.tiny import TINY, tiny_model
 
 IDS = torch.tensor([[5, 17, 3, 88, 41]])
@@ -132,6 +132,14 @@ def test_a_missing_shard_is_named(tmp_path):
         load_model(tmp_path)
 
 
+def test_a_tensor_in_two_shards_is_refused(tmp_path):
+    model = tiny_model(dtype=torch.float32)
+    write(tmp_path, model, shards=3)
+    save_file(dict(model.state_dict()), tmp_path / "model-00003-of-00003.safetensors")
+    with pytest.raises(WeightsError, match="stored in another shard, too"):
+        load_model(tmp_path)
+
+
 @pytest.mark.parametrize("index", ["{}", '{"weight_map": {"a": "../secret.safetensors"}}', '{"weight_map": {"a": 1}}'])
 def test_a_bad_index_is_refused(tmp_path, index):
     write(tmp_path, tiny_model(), shards=3)
@@ -165,3 +173,49 @@ def test_many_missing_tensors_are_counted(tmp_path):
     save_file({"model.norm.weight": model.model.norm.weight.data}, tmp_path / "model.safetensors")
     with pytest.raises(WeightsError, match=r"and 25 more missing"):  # 3 layers of 9, the embedding, less the 3 named
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("tied", [True, False])
+def test_what_is_saved_is_loaded(tmp_path, tied, dtype):
+    model = tiny_model(dtype=dtype, config=dataclasses.replace(TINY, tie_word_embeddings=tied))
+    save_model(model, tmp_path / "new" / "folder")
+    loaded = load_model(tmp_path / "new" / "folder", dtype=dtype)
+    assert loaded.config == model.config
+    state = model.state_dict()
+    assert all(torch.equal(weight, state[name]) for name, weight in loaded.state_dict().items())
+    torch.testing.assert_close(loaded(IDS), model(IDS))
+
+
+def test_saving_over_a_model_that_is_mapped(tmp_path):
+    """The files are replaced, not written into: who has the old ones mapped keeps their numbers."""
+    save_model(tiny_model(dtype=torch.float32), tmp_path)
+    old = load_model(tmp_path)
+    before = old(IDS)
+    save_model(tiny_model(seed=1, dtype=torch.float32), tmp_path)
+    assert torch.equal(old(IDS), before)
+    assert not torch.equal(load_model(tmp_path)(IDS), before)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_save_that_fails_leaves_the_old_files(tmp_path, monkeypatch):
+    save_model(tiny_model(dtype=torch.float32), tmp_path)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+
+    def fail(path, tensors):
+        path.write_bytes(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr("shared.model.weights.write_tensors", fail)
+    with pytest.raises(OSError, match="no space"):
+        save_model(tiny_model(seed=1, dtype=torch.float32), tmp_path)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_training_on_mapped_weights_leaves_the_file_alone(tmp_path):
+    save_model(tiny_model(dtype=torch.float32), tmp_path)
+    before = (tmp_path / "model.safetensors").read_bytes()
+    with torch.no_grad():
+        for weight in load_model(tmp_path).parameters():
+            weight.add_(1)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
