@@ -12,7 +12,7 @@ except ModuleNotFoundError:
     sys.exit("the book's packages are not here; activate its environment, . .venv/bin/activate (make setup makes it)")
 from rich.console import Console
 
-from chapters import answers, author, bench
+from chapters import answers, author, bench, evaluate
 from chapters.checking import check as run_check
 from chapters.checking import print_results
 from chapters.console import console, run_instead, say, working
@@ -29,6 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench.app, name="bench")
+app.command()(evaluate.evaluate)
 
 Which = Annotated[str, typer.Argument(metavar="WHICH", help="a chapter (9) or an exercise (9.4)")]
 Chapter = Annotated[int, typer.Argument(metavar="CHAPTER", help="a chapter's number")]

@@ -1,0 +1,1 @@
+"""Measuring a model: perplexity, a regression set, a gate for candidates, and the causes of what fails."""
