@@ -25,12 +25,13 @@ class Stack(StrEnum):
 
 
 class Dtype(StrEnum):
-    """Names of torch's number formats."""
+    """Names of torch's number formats, and int8: weights quantised by chapter 8."""
 
     float32 = "float32"
     float64 = "float64"
     bfloat16 = "bfloat16"
     float16 = "float16"
+    int8 = "int8"
 
 
 CHAPTER = {Stack.naive: 0, Stack.cached: 9}
@@ -93,13 +94,19 @@ def load(model_dir: Path | None, dtype: Dtype) -> "tuple[Transformer, str]":
     """The model and its folder's name. Raises BookError for a folder that holds none."""
     import torch
 
+    from shared.data.tokenizer import Tokenizer
+    from shared.model.calibration import calibration_ids
     from shared.model.fetch import ensure_model
+    from shared.model.int8 import quantize_int8
     from shared.model.weights import load_model
 
     if model_dir is not None and not model_dir.is_dir():
         raise BookError(f"--model {model_dir}: there is no such folder")
     try:
         path = model_dir or ensure_model()
+        if dtype is Dtype.int8:
+            calibration = calibration_ids(Tokenizer.load(path).encode)
+            return quantize_int8(load_model(path), calibration), path.resolve().name
         return load_model(path, dtype=getattr(torch, dtype)), path.resolve().name
     except (OSError, ValueError, RuntimeError) as error:
         raise BookError(f"the model can't be loaded: {error}") from error

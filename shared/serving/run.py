@@ -40,7 +40,9 @@ def serve(
     if device == "cuda" and not torch.cuda.is_available():
         return _fail("--device cuda: this torch sees no CUDA device. Leave --device out to compute on the CPU.")
     device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    dtype = ("bfloat16" if device == "cuda" else "float32") if dtype == "auto" else dtype
+    natural = "bfloat16" if device == "cuda" else "float32"
+    dtype = natural if dtype == "auto" else dtype
+    loaded_in = DTYPES[natural if dtype == "int8" else dtype]
     if threads is not None:
         torch.set_num_threads(threads)  # torch's own default is one for each physical core
     try:
@@ -58,7 +60,7 @@ def serve(
         server.should_exit = True
 
     def load() -> ServedModel:
-        return ServedModel.load(path, device, DTYPES[dtype], max_waiting)
+        return ServedModel.load(path, device, loaded_in, max_waiting, int8=dtype == "int8")
 
     address = str(sock.getsockname()[0]).split("%")[0]
     local_only = api_key is None and ipaddress.ip_address(address).is_loopback

@@ -12,6 +12,8 @@ from shared.data.fallback_tokenizer import LibraryTokenizer, load_tokenizer
 from shared.data.tokenizer import Tokenizer
 from shared.inference.engine import WARM_UP_ID, AsyncLLMEngine
 from shared.inference.sampling import SamplingParams
+from shared.model.calibration import calibration_ids
+from shared.model.int8 import quantize_int8
 from shared.model.weights import load_model
 from shared.serving.protocol import ChatRequest
 
@@ -31,12 +33,21 @@ class ServedModel:
 
     @classmethod
     def load(
-        cls, path: Path, device: str = "cpu", dtype: torch.dtype = torch.float32, max_waiting: int = 16
+        cls,
+        path: Path,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        max_waiting: int = 16,
+        int8: bool = False,
     ) -> "ServedModel":
-        """Read a model directory and build an engine on it, not yet started. Raises ValueError that names the file."""
+        """Read a model directory and build an engine on it, not yet started. Raises ValueError that names the file.
+
+        int8: quantise the weights, once they are loaded in `dtype`.
+        """
         defaults = read_defaults(path)
         tokenizer, template = load_tokenizer(path), ChatTemplate.load(path)
         model = load_model(path, dtype=dtype, device=device)
+        model = quantize_int8(model, calibration_ids(tokenizer.encode)) if int8 else model
         return cls(model_name(path), AsyncLLMEngine(model, tokenizer, max_waiting), tokenizer, template, defaults)
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:

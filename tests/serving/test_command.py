@@ -76,6 +76,14 @@ def test_it_starts_answers_and_stops_with_a_stream_open(folder):
         assert process.stdout.read() == ""
 
 
+def test_int8(folder):
+    with running("--model", folder, "--port", 0, "--threads", 1, "--dtype", "int8") as (_, address, printed):
+        assert "int8 on cpu" in printed[0]
+        with httpx.Client(base_url=address, timeout=20, trust_env=False) as client:
+            ask = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}
+            assert client.post("/v1/chat/completions", json=ask).json()["usage"]["completion_tokens"] > 0
+
+
 def test_ctrl_c(folder):
     with running("--model", folder, "--port", 0) as (process, _, _):
         process.send_signal(signal.SIGINT)

@@ -122,12 +122,13 @@ def test_the_client_tries_again_by_itself(client, model):
 
 
 @pytest.mark.real
-def test_paris(model_dir):
+@pytest.mark.parametrize("int8", [False, True], ids=["float32", "int8"])
+def test_paris(model_dir, int8):
     from shared.serving.served_model import ServedModel
 
     name = model_dir.name
     with (
-        serving(name, lambda: ServedModel.load(model_dir)) as server,
+        serving(name, lambda: ServedModel.load(model_dir, int8=int8)) as server,
         openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0, timeout=120) as client,
     ):
         ask = {"model": name, "messages": MESSAGES, "temperature": 0, "max_tokens": 20}

@@ -1,0 +1,188 @@
+# Yours to finish. Generated from shared/model/calibration.py (version 70ee323d429d).
+"""Calibration: what activations look like on real text, and SmoothQuant, which moves their outliers into the weights.
+
+Weights can be looked at beforehand; activations depend on the text. So a few hundred tokens go through the model, and
+an observer at each product keeps what is needed of what it sees.
+"""
+
+from chapters import Todo
+import copy
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from shared.model.transformer import Embedding, Layer, Linear, Transformer, linear
+
+
+def calibration_ids(encode: Callable[[str], Sequence[int]], n: int = 512) -> Tensor:
+    """Some typical text to calibrate on, which every Python has with it: its modules' own words. Returns [1, n] ids."""
+    modules = "argparse", "bisect", "decimal", "fractions", "json", "logging", "pathlib", "random", "re", "textwrap"
+    text = "\n\n".join(importlib.import_module(name).__doc__ or "" for name in modules)
+    ids = list(encode(text))[:n]
+    return torch.tensor([(ids * -(-n // len(ids)))[:n]])  # from the start again where Python was stripped of its texts
+
+
+class Observer(Protocol):
+    """Sees the inputs of one product, batch after batch."""
+
+    def update(self, x: Tensor) -> None: ...  # [tokens, channels]
+
+
+Seen = TypeVar("Seen", bound=Observer)
+
+
+class ChannelMax:
+    """The largest |x| of every channel: what SmoothQuant needs. `value`: [channels]."""
+
+    def __init__(self) -> None:
+        self.value: Tensor | None = None
+
+    def update(self, x: Tensor) -> None:
+        largest = x.abs().amax(dim=0)
+        self.value = largest if self.value is None else torch.maximum(self.value, largest)
+
+
+class MinMax:
+    """The smallest and the largest number of all: a range that nothing falls out of."""
+
+    def __init__(self) -> None:
+        self.low, self.high = float("inf"), float("-inf")
+
+    def update(self, x: Tensor) -> None:
+        low, high = x.aminmax()
+        self.low, self.high = min(self.low, float(low)), max(self.high, float(high))
+
+
+class Percentile:
+    """A range that all but the most extreme numbers fall into: the mean of what `clip_value` says of each batch."""
+
+    def __init__(self, percent: float = 99.9) -> None:
+        self.percent, self._sum, self._n = percent, 0.0, 0
+
+    def update(self, x: Tensor) -> None:
+        self._sum, self._n = self._sum + clip_value(x, self.percent), self._n + 1
+
+    @property
+    def value(self) -> float:
+        return self._sum / max(self._n, 1)
+
+
+def clip_value(x: Tensor, percent: float) -> float:
+    """The smallest number that at least `percent` % of |x| don't exceed: clip there, and the few outliers saturate.
+
+    x: any shape, not empty; percent: above 0, at most 100. 100 gives the largest |x|.
+
+    >>> clip_value(torch.tensor([-5.0, 1.0, 2.0, -3.0]), percent=75)
+    3.0
+    """
+    if not 0 < percent <= 100 or x.numel() == 0:
+        raise ValueError(f"percent must be above 0 and at most 100, not {percent}, and x must not be empty")
+    # exercise 8.7: of the n absolute values, the k-th smallest, where k is percent of n, rounded up
+    #   torch.kthvalue counts from 1; take 1e-9 off before math.ceil, or 99.9 % of 1000 are 999.0000000000001
+    raise Todo("8.7")
+    # end
+
+
+class Watched(nn.Module):
+    """A weight that multiplies as ever and shows its observer what it is multiplied with."""
+
+    def __init__(self, weight: Tensor, observer: Observer) -> None:
+        super().__init__()
+        self.weight, self.observer = weight, observer
+
+    def linear(self, x: Tensor) -> Tensor:
+        self.observer.update(x.detach().flatten(0, -2))  # [tokens, channels]
+        return linear(x, self.weight)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        return self.weight[ids]
+
+
+@torch.inference_mode()
+def watch(model: Transformer, ids: Tensor, make_observer: Callable[[], Seen]) -> dict[str, Seen]:
+    """Run the model on ids [batch, length] and observe the inputs of every product, by its name in the model.
+
+    A tied head is called "model.embed_tokens". The model stays as it is: a copy is watched that shares its weights.
+    """
+    shared = {id(parameter): parameter for parameter in model.parameters()}
+    watched = copy.deepcopy(model, memo=dict(shared))
+    observers: dict[str, Seen] = {}
+    for name, module in watched.named_modules():
+        if isinstance(module, Linear) or (isinstance(module, Embedding) and model.lm_head is None):
+            observers[name] = make_observer()
+            weight = module.weight
+            del module.weight
+            module.weight = Watched(weight, observers[name])
+    for batch in ids:  # row by row, for less memory
+        watched(batch[None])
+    return observers
+
+
+def smooth_scales(activation_max: Tensor, weight_max: Tensor, alpha: float = 0.5) -> Tensor:
+    """By how much each channel of the activations is divided, and its column of the weights multiplied.
+
+    activation_max, weight_max: [channels], the largest |value| of each channel, of the activations and of the weights'
+    column. Returns activation_max**alpha / weight_max**(1 - alpha), [channels] (SmoothQuant, Xiao et al. 2023,
+    equation 4): alpha = 1 moves all the difficulty into the weights, 0.5 shares it out, so that both maxima become the
+    root of their product. A channel that is zero in either counts as 1e-5 there; no scale is below 1e-5.
+
+    >>> smooth_scales(torch.tensor([100.0, 1.0]), torch.tensor([0.25, 0.25]))
+    tensor([20.,  2.])
+    """
+    # exercise 8.8: the equation, after keeping all maxima (and in the end the scales) at 1e-5 or more
+    raise Todo("8.8")
+    # end
+
+
+def smooth(model: Transformer, seen: dict[str, ChannelMax], alpha: float = 0.5) -> Transformer:
+    """A new model that computes the same with tamer activations. seen: what `watch(model, ids, ChannelMax)` returned.
+
+    Dividing costs nothing at run time, for it is folded into whatever makes the activations: the norm's weights before
+    q, k, v and before gate, up; the rows of `up` before `down`; the rows of `v` before `o`; the last norm before a head
+    of its own (a tied head is the embedding too, whose rows must stay as they are: see Int8Weight).
+    """
+    smoothed = copy.deepcopy(model)
+    kv_heads, head_dim = model.config.num_key_value_heads, model.config.head_dim
+    with torch.no_grad():
+        for i, layer in enumerate(smoothed.model.layers):
+            assert isinstance(layer, Layer)
+            mixer, mlp, name = layer.self_attn, layer.mlp, f"model.layers.{i}"
+
+            def scales(of: str, *users: Linear, name: str = name) -> Tensor:
+                return scales_for(seen[f"{name}.{of}"], *(user.weight for user in users), alpha=alpha)
+
+            _migrate(scales("self_attn.q_proj", mixer.q_proj, mixer.k_proj, mixer.v_proj),
+                     layer.input_layernorm, mixer.q_proj, mixer.k_proj, mixer.v_proj)  # fmt: skip
+            _migrate(scales("mlp.gate_proj", mlp.gate_proj, mlp.up_proj),
+                     layer.post_attention_layernorm, mlp.gate_proj, mlp.up_proj)  # fmt: skip
+            _migrate(scales("mlp.down_proj", mlp.down_proj), mlp.up_proj, mlp.down_proj)
+            # A key-value head serves a group of query heads, so these must agree on its scales: the largest wins.
+            per_head = scales("self_attn.o_proj", mixer.o_proj).view(kv_heads, -1, head_dim)  # [kv_heads, group, dim]
+            per_head[:] = per_head.amax(dim=1, keepdim=True)
+            mixer.v_proj.weight /= per_head[:, 0].reshape(-1, 1)
+            if mixer.v_proj.bias is not None:
+                mixer.v_proj.bias /= per_head[:, 0].flatten()
+            mixer.o_proj.weight *= per_head.flatten()
+        if smoothed.lm_head is not None:
+            _migrate(scales_for(seen["lm_head"], smoothed.lm_head.weight, alpha=alpha), smoothed.model.norm,
+                     smoothed.lm_head)  # fmt: skip
+    return smoothed
+
+
+def scales_for(seen: ChannelMax, *weights: Tensor, alpha: float = 0.5) -> Tensor:
+    """The scales of one product's channels: of all the weights [out, channels] that see these activations."""
+    if seen.value is None:
+        raise ValueError("nothing was observed; calibrate with at least one token")
+    columns = torch.stack([weight.abs().amax(dim=0) for weight in weights]).amax(dim=0)
+    return smooth_scales(seen.value, columns, alpha)  # [channels]
+
+
+def _migrate(scales: Tensor, maker: nn.Module, *users: Linear) -> None:
+    """Divide what `maker` makes (a norm's weights [channels], a Linear's rows) and multiply the users' columns."""
+    maker.weight /= scales if maker.weight.dim() == 1 else scales[:, None]
+    for user in users:
+        user.weight *= scales

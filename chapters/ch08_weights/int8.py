@@ -1,0 +1,129 @@
+# Yours to finish. Generated from shared/model/int8.py (version 74d5a9d7c4dd).
+"""The int8 model: weights in eight bits, activations in eight bits row by row, products in whole numbers.
+
+On a CPU that is less memory to read and more numbers to an instruction, hence faster. On a GPU only the weights are
+quantised (weight_only.py): there the reading is what a decode step waits for.
+"""
+
+from chapters import Todo
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+from shared.model.calibration import ChannelMax, scales_for, smooth, watch
+from shared.model.quantization import quantize_symmetric
+from shared.model.transformer import Embedding, Linear, Transformer
+from shared.model.weight_only import quantize_weight_only
+
+CALIBRATION_TOKENS = 512
+
+
+def int_matmul(a: Tensor, w: Tensor) -> Tensor:
+    """The product of whole numbers. a: int8 [n, in]; w: int8 [out, in]. Returns int32 [n, out].
+
+    Exact as long as |w| <= `highest_weight()`. The one place that names torch's kernel, which is not a public one.
+    """
+    return torch._int_mm(a, w.t())
+
+
+@cache
+def highest_weight() -> int:
+    """The largest weight level whose products this CPU's kernel adds up exactly: 127, or 64 on older machines.
+
+    Without the instructions made for int8 (VNNI, since about 2019 in servers), a processor multiplies bytes in pairs
+    and keeps the sum of two products in 16 bits, where it saturates at 32,767. The kernel shifts activations to
+    0..255, and 2 * 255 * 127 is too much while 2 * 255 * 64 is not. So we try it and see.
+    """
+    most = torch.full((8, 64), 127, dtype=torch.int8)
+    return 127 if bool((int_matmul(most, most) == 64 * 127 * 127).all()) else 64
+
+
+def int8_linear(x: Tensor, levels: Tensor, scale: Tensor) -> Tensor:
+    """x times a quantised weight's rows, by an integer product.
+
+    x: [..., in], float; levels: int8 [out, in]; scale: [out], float32: the weight is levels * scale[:, None].
+    Each row of x is quantised by itself, symmetrically to -127..127 (a step of its largest |value| / 127, and at least
+    1e-12, or a row of zeros would be divided by zero). Returns [..., out] in x's dtype.
+
+    >>> int8_linear(torch.tensor([[1.0, 127.0]]), torch.tensor([[2, 1]], dtype=torch.int8), torch.tensor([0.5]))
+    tensor([[64.5000]])
+    """
+    # exercise 8.9: quantise each row, multiply by int_matmul, and scale back by the row's step and the channel's scale
+    #   int_matmul takes two dimensions, so flatten the others first; compute in float32
+    raise Todo("8.9")
+    # end
+
+
+class Int8Weight(nn.Module):
+    """A weight [out, in] as int8 levels and one float32 scale for each row. It multiplies itself, and hands out rows.
+
+    One table serves as embedding and head, for the kernel takes the levels as they are: packed kernels are faster and
+    keep a copy, which a tied model would pay for twice.
+    """
+
+    levels: Tensor
+    scale: Tensor
+    columns: Tensor | None
+
+    def __init__(self, weight: Tensor, columns: Tensor | None = None) -> None:
+        """columns: [in], when x comes divided by it (SmoothQuant): the levels are of weight * columns."""
+        super().__init__()
+        weight = weight.detach() if columns is None else weight.detach() * columns
+        levels, scale = quantize_symmetric(weight, highest_weight(), dim=-1)
+        self.register_buffer("levels", levels)  # [out, in]
+        self.register_buffer("scale", scale[:, 0].contiguous())  # [out]
+        self.register_buffer("columns", columns)
+
+    def linear(self, x: Tensor) -> Tensor:
+        return int8_linear(x, self.levels, self.scale)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """ids: [...]. Returns [..., in], float32: rows of the weight itself, without `columns`."""
+        rows = self.levels[ids].float() * self.scale[ids][..., None]
+        return rows if self.columns is None else rows / self.columns
+
+
+@torch.no_grad()
+def quantize_int8(model: Transformer, calibration: Tensor | None = None) -> Transformer:
+    """A new model with int8 weights, the fast path of the device that `model` is on. The norms stay as they are.
+
+    calibration: ids [batch, length] of some typical text, to measure activations on. Without it random ids serve, and
+    hardly worse: the outliers sit in the same channels whatever the text. Raises ValueError for a model that is
+    quantised already, and on the CPU for weights that aren't float32.
+    """
+    weight = model.model.embed_tokens.weight
+    if not isinstance(weight, nn.Parameter):
+        raise ValueError("this model is quantised already")
+    if weight.device.type == "cuda":
+        return quantize_weight_only(model, bits=8, group_size=None)
+    if weight.device.type != "cpu" or weight.dtype != torch.float32:
+        raise ValueError(
+            f"int8 is made from float32 weights on the CPU or from any on CUDA, not from {weight.dtype} on "
+            f"{weight.device}; load the model with load_model(path) first"
+        )
+    if calibration is None:
+        length = min(CALIBRATION_TOKENS, model.config.max_position_embeddings)
+        generator = torch.Generator().manual_seed(0)
+        calibration = torch.randint(model.config.vocab_size, (1, length), generator=generator)
+    seen = watch(model, calibration, ChannelMax)
+    quantized = smooth(model, seen)
+    table, columns = quantized.model.embed_tokens, None
+    if quantized.lm_head is None:
+        columns = scales_for(seen["model.embed_tokens"], table.weight)  # [dim]
+        quantized.model.norm.weight /= columns
+    for module in quantized.modules():
+        if isinstance(module, Linear | Embedding):
+            weight = module.weight
+            del module.weight  # a parameter; a module takes its name
+            module.weight = Int8Weight(weight, columns if module is table else None)
+    return quantized.requires_grad_(False)
+
+
+def memory_bytes(model: nn.Module) -> int:
+    """Bytes of all parameters and buffers, quantised weights and scales among them; what is shared counts once."""
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for tensor in (*model.parameters(), *model.buffers())
+    }
+    return sum(storages.values())

@@ -1,0 +1,168 @@
+# Yours to finish. Generated from shared/model/tensor_file.py (version 683e98279d5a).
+"""Safetensors read by hand: eight bytes, a JSON header, and numbers that are mapped into memory where they lie.
+
+The format (github.com/huggingface/safetensors, "Format"): 8 bytes, little-endian: the header's length; the header, a
+JSON object: name -> {"dtype", "shape", "data_offsets": [begin, end]}; the data. Offsets count from where the data
+begins. The tensors fill the data without a hole and without an overlap, so a file has no room for anything hidden.
+"""
+
+from chapters import Todo
+import json
+import math
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+LONGEST_HEADER = 100_000_000  # bytes, as in the library: a header is read into memory whole
+
+
+class WeightsError(ValueError):
+    """Weights that cannot be loaded; the message names the file or the tensor, and says what to do."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a file: its dtype by the file's name for it, its shape, and its bytes, counted from the data."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object as a dict, and no name twice: `json` by itself keeps the last of two and says nothing."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise WeightsError(f"the name {next(name for name in names if names.count(name) > 1)!r} appears twice")
+    return found
+
+
+def parse_header(data: bytes | bytearray | mmap.mmap) -> tuple[dict[str, Any], int]:
+    """Read the header of a safetensors file, of which `data` holds the bytes.
+
+    Returns the header, and where the tensors' data begins, in bytes from the start of the file. Raises WeightsError
+    when the file ends before its header does, when the header is longer than LONGEST_HEADER, when it isn't a JSON
+    object in UTF-8, and when a name appears in it twice.
+
+    >>> parse_header(bytes([2, 0, 0, 0, 0, 0, 0, 0]) + b"{}" + b"and then the data")
+    ({}, 10)
+    """
+    # exercise 8.1: the length from the first eight bytes, then that many bytes of JSON
+    #   check the length before using it, and give json.loads `unique_names` as its object_pairs_hook
+    raise Todo("8.1")
+    # end
+
+
+def check_layout(header: Mapping[str, Any], n_bytes: int) -> dict[str, Entry]:
+    """The tensors that a header describes, after making sure that it can be believed. n_bytes: how long the data is.
+
+    Raises WeightsError, naming the tensor, for an unknown dtype, for bytes that aren't shape times size, and unless
+    the tensors cover the data exactly: none outside, none on top of another, no byte left over.
+    """
+    entries = {name: _entry(name, value) for name, value in header.items() if name != "__metadata__"}
+    end = 0
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if entry.end > n_bytes:
+            raise WeightsError(f"tensor {name!r} ends at byte {entry.end} of the data, which has {n_bytes}")
+        if entry.begin != end:
+            what = "lies on top of another" if entry.begin < end else "leaves a hole before it"
+            raise WeightsError(f"tensor {name!r} {what}: it begins at byte {entry.begin}, and the last ended at {end}")
+        end = entry.end
+    if end != n_bytes:
+        raise WeightsError(f"the tensors end at byte {end} of the data, which has {n_bytes}")
+    return entries
+
+
+def _entry(name: str, value: Any) -> Entry:
+    try:
+        dtype, shape, (begin, end) = value["dtype"], tuple(value["shape"]), value["data_offsets"]
+    except (TypeError, KeyError, ValueError) as error:
+        raise WeightsError(f"tensor {name!r} needs a dtype, a shape and two data_offsets") from error
+    if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)) or begin > end:
+        raise WeightsError(f"tensor {name!r} has shape {list(shape)} and offsets {[begin, end]}: no such tensor exists")
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise WeightsError(f"tensor {name!r} has the dtype {dtype!r}, and only {', '.join(DTYPES)} can be read")
+    if (need := math.prod(shape) * DTYPES[dtype].itemsize) != end - begin:
+        raise WeightsError(f"tensor {name!r} has {end - begin} bytes, and {dtype} {list(shape)} takes {need}")
+    return Entry(dtype, shape, begin, end)
+
+
+def tensor_view(data: bytearray | mmap.mmap, data_start: int, entry: Entry) -> Tensor:
+    """The tensor that `entry` describes, as a view of the file's bytes: nothing is read, and nothing is copied.
+
+    data: the whole file; data_start: where the tensors' data begins in it, from which the entry's offsets count.
+    A tensor without elements is allowed.
+
+    >>> file = bytearray(8) + bytes([0, 0, 128, 63, 0, 0, 0, 64])  # eight bytes of something else; 1.0 and 2.0
+    >>> tensor_view(file, 8, Entry("F32", (1, 2), begin=0, end=8))
+    tensor([[1., 2.]])
+    """
+    # exercise 8.2: torch.frombuffer makes a flat tensor on top of a buffer; give it its shape
+    #   it refuses a count of zero, so an empty tensor is a case of its own
+    raise Todo("8.2")
+    # end
+
+
+class TensorFile:
+    """An open safetensors file. Opening costs a header; a tensor costs its pages, when its numbers are first used.
+
+    The mapping is private: writing to a tensor changes this process's copy of a page and never the file. It lasts as
+    long as a tensor of it does. (Nobody may cut the file short meanwhile: the system then ends the process.)
+    Raises WeightsError, with the file, the tensor and what to do.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # writable, or torch would warn
+            header, self._start = parse_header(self._data)
+            self.entries = check_layout(header, len(self._data) - self._start)
+        except OSError as error:
+            raise WeightsError(f"{path} cannot be read: {error.strerror or error}") from error
+        except ValueError as error:  # WeightsError is one, and so is mmap's "cannot mmap an empty file"
+            raise WeightsError(f"{path} is damaged or cut short: {error}. Copy or fetch it again.") from error
+
+    def tensor(self, name: str) -> Tensor:
+        return tensor_view(self._data, self._start, self.entries[name])
+
+    def release(self, name: str) -> None:
+        """Give a tensor's pages back to the system; they are read again if anybody looks. For after a conversion."""
+        if hasattr(self._data, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
+            entry = self.entries[name]
+            begin = (self._start + entry.begin) // mmap.PAGESIZE * mmap.PAGESIZE
+            self._data.madvise(mmap.MADV_DONTNEED, begin, self._start + entry.end - begin)
+
+
+def build_header(shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
+    """The first bytes of a file: length and header, for tensors (dtype, shape) that follow in this order."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, (dtype, shape) in shapes.items():
+        begin, end = end, end + math.prod(shape) * DTYPES[dtype].itemsize
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-(8 + len(text)) % 64)  # the numbers start at a multiple of 64, as wide instructions like it
+    return len(text).to_bytes(8, "little") + text
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file. Wide numbers go first, so that each begins at a multiple of its own size."""
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    order = sorted(tensors, key=lambda name: -tensors[name].dtype.itemsize)
+    with path.open("wb") as file:
+        file.write(build_header({n: (names[tensors[n].dtype], tuple(tensors[n].shape)) for n in order}))
+        for name in order:
+            flat = tensors[name].detach().cpu().contiguous().reshape(-1)
+            file.write(flat.view(torch.uint8).numpy().data)
