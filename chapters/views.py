@@ -14,7 +14,8 @@ from chapters.exercises import Book, Module, parse
 from chapters.regions import BookError, RegionError, find_regions, skeleton
 from chapters.solutions import fill_answers
 
-CLAIMS = re.compile(r"(?P<start><!-- claims: [^\n]* -->)\n(?:.*?\n)?(?P<end><!-- end -->)", re.DOTALL)
+TABLE = r"(?P<start><!-- {}: [^\n]* -->)\n(?:.*?\n)?(?P<end><!-- end -->)"
+CLAIMS, BENCHMARKS = (re.compile(TABLE.format(name), re.DOTALL) for name in ("claims", "benchmarks"))
 HEADER = re.compile(r"\A# Yours to finish\. Generated from (?P<source>\S+) \(version (?P<digest>[0-9a-f]{12})\)\.\n")
 
 
@@ -110,9 +111,21 @@ def fill_claims(text: str, book: Book) -> str:
     return CLAIMS.sub(lambda match: "\n".join([match["start"], *lines, match["end"]]), text)
 
 
+def fill_benchmarks(text: str, book: Book) -> str:
+    """The README with its table of benchmarks, from the numbers that were kept. Without the markers: unchanged."""
+    if not BENCHMARKS.search(text):
+        return text
+    from chapters.bench_table import table
+
+    return BENCHMARKS.sub(lambda match: "\n".join([match["start"], *table(book.root), match["end"]]), text)
+
+
 def pages(book: Book) -> list[tuple[Path, Callable[[str], str]]]:
     """The pages that are written by hand but for a generated part, each with what fills that part in."""
-    found: list[tuple[Path, Callable[[str], str]]] = [(book.root / "README.md", lambda text: fill_claims(text, book))]
+    readme = book.root / "README.md"
+    found: list[tuple[Path, Callable[[str], str]]] = [
+        (readme, lambda text: fill_benchmarks(fill_claims(text, book), book))
+    ]
     for chapter in book.folders:
         found.append((book.solutions(chapter) / "README.md", lambda text, n=chapter: fill_answers(text, book, n)))
     return [(path, fill) for path, fill in found if path.exists()]

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/model/int8.py (version 74d5a9d7c4dd).
+# Yours to finish. Generated from shared/model/int8.py (version 2161ddd8d125).
 """The int8 model: weights in eight bits, activations in eight bits row by row, products in whole numbers.
 
 On a CPU that is less memory to read and more numbers to an instruction, hence faster. On a GPU only the weights are
@@ -88,9 +88,9 @@ class Int8Weight(nn.Module):
 def quantize_int8(model: Transformer, calibration: Tensor | None = None) -> Transformer:
     """A new model with int8 weights, the fast path of the device that `model` is on. The norms stay as they are.
 
-    calibration: ids [batch, length] of some typical text, to measure activations on. Without it random ids serve, and
-    hardly worse: the outliers sit in the same channels whatever the text. Raises ValueError for a model that is
-    quantised already, and on the CPU for weights that aren't float32.
+    calibration: ids [batch, length] of some typical text, to measure activations on; what goes beyond the context is
+    left out. Without it random ids serve, and hardly worse: the outliers sit in the same channels whatever the text.
+    Raises ValueError for a model that is quantised already, and on the CPU for weights that aren't float32.
     """
     weight = model.model.embed_tokens.weight
     if not isinstance(weight, nn.Parameter):
@@ -103,10 +103,9 @@ def quantize_int8(model: Transformer, calibration: Tensor | None = None) -> Tran
             f"{weight.device}; load the model with load_model(path) first"
         )
     if calibration is None:
-        length = min(CALIBRATION_TOKENS, model.config.max_position_embeddings)
         generator = torch.Generator().manual_seed(0)
-        calibration = torch.randint(model.config.vocab_size, (1, length), generator=generator)
-    seen = watch(model, calibration, ChannelMax)
+        calibration = torch.randint(model.config.vocab_size, (1, CALIBRATION_TOKENS), generator=generator)
+    seen = watch(model, calibration[:, : model.config.max_position_embeddings], ChannelMax)
     quantized = smooth(model, seen)
     table, columns = quantized.model.embed_tokens, None
     if quantized.lm_head is None:

@@ -4,6 +4,7 @@ Every process loads the model and then reads each of its weights, so that no pag
 """
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -68,12 +69,15 @@ def peak_over_weights(way: str, path: Path) -> dict[str, float]:
 def shared_memory(way: str, path: Path, processes: int = 2) -> float | None:
     """What several processes with the same model take together, over the weights' bytes; None without Linux's /proc.
 
-    Each process's share is its PSS, where a page that n processes hold counts 1/n: before loading and after.
+    Each process's share is its PSS, where a page that n processes hold counts 1/n: before loading and after. They load
+    a copy of the folder, for a third process that maps the same file, such as a server, would take its share too.
     """
     if not Path("/proc/self/smaps_rollup").exists():
         return None
-    command = [sys.executable, "-m", "shared.model.bench_loading", way, str(path)]
     with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        copy = shutil.copytree(path, Path(folder) / path.name)
+        command = [sys.executable, "-m", "shared.model.bench_loading", way, str(copy)]
         children = [
             stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
             for _ in range(processes)
