@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -142,6 +143,20 @@ def solved_tests(book: Book, chapter: int | None) -> int:
         pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         judges = [*pytest, "--judges-only", f"--results={results}", *map(str, tests)]
         judged = subprocess.run(judges, cwd=root, env=in_copy).returncode if tests else 0
-        nbval = [*pytest, "--nbval", "--nbval-current-env", f"--nbval-cell-timeout={CELL_S}", *map(str, notebooks)]
-        executed = subprocess.run(nbval, cwd=root, env=in_copy | {"BOOK_RESULTS": str(results)}).returncode
-        return judged or executed
+        nbval = [*pytest, "--nbval", "--nbval-current-env", f"--nbval-cell-timeout={CELL_S}"]
+        return run_notebooks(nbval, notebooks, root, in_copy | {"BOOK_RESULTS": str(results)}) or judged
+
+
+def run_notebooks(nbval: list[str], notebooks: list[Path], cwd: Path, env: dict[str, str]) -> int:
+    """Each notebook in a process of its own, two at a time: what they compare, they measure in one process, in turns.
+
+    Prints each one's report when it is done. Returns the first exit code that isn't 0.
+    """
+
+    def run(path: Path) -> int:
+        done = subprocess.run([*nbval, str(path)], cwd=cwd, env=env, capture_output=True, text=True)
+        print(f"{path.parent.name}/{path.name}\n{done.stdout}{done.stderr}", flush=True)
+        return done.returncode
+
+    with ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
+        return next(filter(None, list(pool.map(run, notebooks))), 0)

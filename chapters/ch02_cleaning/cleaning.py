@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/data/cleaning.py (version ce738f98cbf2).
+# Yours to finish. Generated from shared/data/cleaning.py (version a0f1f3f38db3).
 """Cleaners: pure functions from text to text that do one thing each.
 
 All of them take time in proportion to the text's length, whatever is in it. All but `strip_html` change nothing when
@@ -140,11 +140,14 @@ def normalise_whitespace(text: str) -> str:
 def find_emails(text: str) -> list[tuple[int, int]]:
     """Where the e-mail addresses are, as (start, end), in linear time.  Not quoted local parts, not bare host names.
 
+    A local part of letters, digits and _ . % + - that doesn't begin with a sign; @; labels of letters, digits, _ and -
+    with a dot after each; at the end two letters or more: a@b.org is an address, C = A@B.T has none.
+
     >>> text = "Write to ada@example.org, or to <bob.b+x@mail.example.co.uk>."
     >>> [text[start:end] for start, end in find_emails(text)]
     ['ada@example.org', 'bob.b+x@mail.example.co.uk']
     """
-    # exercise 2.4: a local part of \w . % + - that starts with \w; @; labels of \w and - with a dot after each; letters
+    # exercise 2.4: \w . % + -, the first of them \w; @; labels of \w and - with a dot after each; two letters or more
     #   let there be one way to read any string; and let what was read once, in vain, not be read again from its middle
     raise Todo("2.4")
     # end

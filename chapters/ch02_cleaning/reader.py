@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/data/reader.py (version 4d4b980198b9).
+# Yours to finish. Generated from shared/data/reader.py (version 7bed517661ef).
 """Read JSONL as it comes: a line at a time, in bounded memory, with a report on what is no record.
 
 One JSON object a line, with at least a string "text". A bad line is reported with its file, its number and its reason;
@@ -9,6 +9,7 @@ from chapters import Todo
 import codecs
 import gzip
 import json
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +20,7 @@ from typing import Any, BinaryIO
 MAX_LINE_BYTES = 10_000_000
 BLOCK_BYTES = 1 << 16
 GZIP = b"\x1f\x8b"
+OUT_OF_RANGE = re.compile(rb"NaN|Infinity|[eE]\+?\d{3}|\d{200}")  # signs of a number that JSON can't spell
 UNSUPPORTED = {b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK\x03\x04": "zip"}
 
 Record = dict[str, Any]
@@ -34,7 +36,8 @@ class BadLine:
     start: str = ""
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.reason}" + (f"  [{self.start}]" if self.start else "")
+        said = self.reason + (f"  [{self.start}]" if self.start else "")
+        return f"{self.path}:{self.line}: {printable(said)}"
 
 
 @dataclass
@@ -92,6 +95,7 @@ def read_jsonl(
             else:
                 try:
                     record = parse_record(raw)
+                    check_numbers(raw, record)
                 except ValueError as error:
                     report(number, str(error), raw)
                     continue
@@ -141,12 +145,31 @@ def parse_record(raw: bytes) -> Record:
     # end
 
 
+def check_numbers(raw: bytes, record: Record) -> None:
+    """Raises ValueError for a number that couldn't be written as JSON again: NaN, Infinity, or one like 1e999."""
+    if OUT_OF_RANGE.search(raw):  # nearly always found inside a text; only now is it worth a closer look
+        try:
+            json.dumps(record, allow_nan=False)
+        except ValueError:
+            raise ValueError("number out of range: NaN, infinity or above 1.8e308; JSON can't write those") from None
+
+
+def check_compression(start: bytes, path: Path | str) -> None:
+    """Raises ValueError for a file that begins like one compressed in a way that isn't read here."""
+    for magic, name in UNSUPPORTED.items():
+        if start.startswith(magic):
+            raise ValueError(f"{path}: compressed with {name}; unpack it first, or use gzip")
+
+
+def printable(text: str) -> str:
+    """The text with escapes for all that a terminal would act on, or couldn't show: "\\x1b[31m" and not a red line."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def _blocks(file: BinaryIO, problems: list[str]) -> Iterator[bytes]:
     """The file's bytes, unpacked.  Damage in a gzip file ends it, and goes into problems: what came before counts."""
     start = file.read(8)
-    for magic, name in UNSUPPORTED.items():
-        if start.startswith(magic):
-            raise ValueError(f"{file.name}: compressed with {name}; unpack it first, or use gzip")
+    check_compression(start, file.name)
     file.seek(0)
     if not start.startswith(GZIP):
         while block := file.read(BLOCK_BYTES):

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/data/splitting.py (version 7df57240e144).
+# Yours to finish. Generated from shared/data/splitting.py (version 7e2ec4ee6b5c).
 """Split records into training, validation and test: by source or by time, and measure what a split leaks."""
 
 from chapters import Todo
@@ -17,7 +17,8 @@ def split_of(key: str, fractions: Mapping[str, float], seed: int = 0) -> str:
 
     The first 8 bytes of the SHA-256 of "SEED:KEY" (UTF-8), read as a big-endian number and divided by 2**64, are a
     point from 0 to 1. The splits share this range out in their order: with {"train": 0.9, "test": 0.1} a point below
-    0.9 is "train".  fractions: positive, with a sum of 1; what rounding leaves at the end goes to the last split.
+    0.9 is "train".  fractions: positive, with a sum of 1, which the callers see to: here they are taken as they
+    are, and a point above all edges, which rounding makes possible, goes to the last split.
 
     >>> [split_of(key, {"train": 0.5, "test": 0.5}) for key in ("a", "b", "c", "d")]
     ['test', 'test', 'test', 'train']

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/data/shingles.py (version 939f875c021d).
+# Yours to finish. Generated from shared/data/shingles.py (version d1fd9e8e9a89).
 """Shingles: a text as the set of its runs of n words. As strings, which define them, and as hashes, which are fast.
 
 A word is a run of characters between white space, or a single Chinese or Japanese character: "数据 cleaning" has three.
@@ -15,6 +15,7 @@ import numpy as np
 Array = np.ndarray
 
 NGRAM = 5
+MOST_NGRAM = 1000
 WIDE = re.compile("[\u3001-\u9fff]{1,4096}")  # kana and ideographs; in pieces, for the sake of memory
 OTHER_SPACE = re.compile(r"[^\S\x00-\x20]")  # white space that isn't ASCII
 CONTROLS = dict.fromkeys(range(32), " ")
@@ -127,8 +128,8 @@ def mix(hashes: Array) -> Array:
 
 def check_ngram(n: int) -> None:
     """Raises ValueError unless n can be a number of words."""
-    if type(n) is not int or n < 1:
-        raise ValueError(f"ngram is the number of words in a shingle: an integer from 1 up, not {n!r}")
+    if type(n) is not int or not 1 <= n <= MOST_NGRAM:
+        raise ValueError(f"ngram is the number of words in a shingle: an integer from 1 to {MOST_NGRAM}, not {n!r}")
 
 
 def _blocks(texts: Sequence[str]) -> Iterator[list[bytes]]:

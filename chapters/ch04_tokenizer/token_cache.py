@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/data/token_cache.py (version 7db38fe5aec2).
+# Yours to finish. Generated from shared/data/token_cache.py (version 433e81ff22c9).
 """A cache from texts to their ids: what is asked for again and again, such as a system prompt, is tokenised once."""
 
 from chapters import Todo
@@ -15,7 +15,7 @@ def whole_text(text: str) -> str:
 
 def sha256(text: str) -> bytes:
     """32 bytes in place of a text of any length. That two texts share them is thinkable, and has never been seen."""
-    return hashlib.sha256(text.encode()).digest()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()  # what to do about halves is encode's to say
 
 
 class TokenCache:

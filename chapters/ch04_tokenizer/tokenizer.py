@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/data/tokenizer.py (version fc78d6fa964d).
+# Yours to finish. Generated from shared/data/tokenizer.py (version c819a1c0a2d0).
 """Text to token ids and back: byte-pair encoding with any vocabulary, trained here or a real model's."""
 
 from chapters import Todo
@@ -182,6 +182,7 @@ class Tokenizer:
         """The text of ids, special tokens included; bytes that aren't a whole character become U+FFFD.
 
         self.token_bytes(id) are a token's bytes.  One character may be spread over several tokens: "é" is 0xC3 0xA9.
+        Raises TokenizerError for an id that no token has.
 
         >>> Tokenizer({195: b"\\xc3", 169: b"\\xa9"}, []).decode([195, 169])
         'é'

@@ -3,6 +3,11 @@
 The stages are pure functions, put in a row. A record that takes too long is dropped, and reported like any other.
 """
 
+import signal
+
+if __name__ == "__main__":  # Ctrl-C during the imports below then ends the process, without a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import argparse
 import sys
 import time
@@ -13,9 +18,11 @@ from typing import Any
 
 from shared.data import cleaning, quality
 from shared.data.corpus import replacing, write_record
-from shared.data.guard import TooSlow, time_limit
+from shared.data.guard import TooSlow, check_seconds, time_limit
+from shared.data.outputs import check_output
 from shared.data.reader import ReadStats, Record, count_lines, read_jsonl
 from shared.data.report import Report
+from shared.measure.command import run_command
 from shared.measure.files import write_json
 from shared.measure.progress import progress_bar
 
@@ -107,12 +114,13 @@ def clean_file(
 ) -> tuple[ReadStats, Report]:
     """Read, clean, write; in memory is one record at a time.  path_out appears when all of it is written.
 
-    Raises ValueError if the two are the same file.
+    Raises ValueError if the two are the same file, if path_out can't be written, and if there are lines in path_in, but
+    not one record: path_out then stays as it was.
     """
-    if path_out.exists() and path_out.samefile(path_in):
-        raise ValueError(f"{path_out} is the input: the output must be another file")
+    check_seconds(seconds_per_record)
+    path_in.stat()  # says that there is no such file before anything is made
+    check_output(path_out, {"the input": path_in})
     stats, report, total = ReadStats(), Report(), count_lines(path_in)
-    path_out.parent.mkdir(parents=True, exist_ok=True)
     with (
         progress_bar(f"cleaning {path_in.name}", total, enabled=progress) as step,
         replacing(path_out) as part,
@@ -121,6 +129,11 @@ def clean_file(
         records = _counted(read_jsonl(path_in, stats=stats), step)
         for record in clean_records(records, report, STAGES, seconds_per_record):
             write_record(file, record)
+        if stats.bad and not stats.good:
+            raise ValueError(
+                f"{path_in}: not one of its {stats.lines} lines is a record. Is this JSONL? Each line has to be an "
+                f'object with a "text", in UTF-8. The first that is none:\n  {stats.first_bad[0]}'
+            )
     return stats, report
 
 
@@ -139,21 +152,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--report", type=Path, help="write the report here too, as JSON")
     options = parser.parse_args(arguments)
-    try:
+
+    def work() -> None:
+        if options.report:
+            check_output(options.report, {"the input": options.path_in, "the output": options.path_out})
         stats, report = clean_file(options.path_in, options.path_out, options.seconds)
         if options.report:
             write_json(options.report, report.to_dict())
-    except ValueError as error:
-        parser.error(str(error))
-    except OSError as error:
-        print(f"{error.filename}: {error.strerror or error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"\nStopped. {options.path_out} was not touched.", file=sys.stderr)
-        return 130
-    print(stats, *(f"  {bad}" for bad in stats.first_bad[:10]), "", report.table(), sep="\n")
-    return 0
+        print(stats, *(f"  {bad}" for bad in stats.first_bad[:10]), "", report.table(), sep="\n")
+
+    return run_command(work, f"Stopped. {options.path_out} was not touched.")
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

@@ -4,6 +4,11 @@
 known of it beside it, docs.truth.json. Two more kinds are made out of the same text: "dirty" and "near_duplicates".
 """
 
+import signal
+
+if __name__ == "__main__":  # Ctrl-C during the imports below then ends the process, without a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import argparse
 import ast
 import hashlib
@@ -17,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+from shared.measure.command import run_command
 from shared.measure.files import write_json
 from shared.measure.progress import progress_bar
 
@@ -62,11 +68,13 @@ def make_corpus(
 
     kind: "docs", "dirty" (broken in every way we know, with the truth beside it) or "near_duplicates".
     path: by default data/corpus/KIND.jsonl; the truth lies beside it as KIND.truth.json.
-    limit: how many documents it starts from.  Raises ValueError for an unknown kind.
+    limit: how many documents it starts from.  Raises ValueError for an unknown kind, and for a limit below 1.
     """
     if kind not in LIMITS:
         raise ValueError(f"kind must be one of {', '.join(LIMITS)}, not {kind!r}")
     limit = LIMITS[kind] if limit is None else limit
+    if limit < 1:
+        raise ValueError(f"limit is how many documents a corpus starts from: at least 1, not {limit}")
     if path is None:
         name = kind + (f"-{limit}" if limit != LIMITS[kind] else "") + (f"-seed{seed}" if seed else "")
         path = CORPORA / f"{name}.jsonl"
@@ -210,21 +218,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=int, help="how many documents to start from")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
-    try:
+
+    def work() -> None:
         for kind in options.kinds or LIMITS:
             path = make_corpus(kind, seed=options.seed, limit=options.limit, force=options.force)
             truth = read_truth(path)
             print(f"{path}  {truth['records']} records, {truth['bytes'] / 1e6:.1f} MB")
-    except ValueError as error:
-        parser.error(str(error))
-    except OSError as error:
-        print(f"{error.filename or CORPORA}: {error.strerror or error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\nStopped. Nothing half-made was kept; run this again to start over.", file=sys.stderr)
-        return 130
-    return 0
+
+    return run_command(work, "Stopped. Nothing half-made was kept; run this again to start over.")
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

@@ -4,7 +4,13 @@ Three passes: sign every record (SHA-256 and signature; the text is let go of), 
 read again, by their place in the file), write what is kept. Stopped by Ctrl-C, the same command goes on where it was.
 """
 
+import signal
+
+if __name__ == "__main__":  # Ctrl-C during the imports below then ends the process, without a traceback
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import argparse
+import codecs
 import json
 import sys
 import time
@@ -17,12 +23,14 @@ from typing import Any
 import numpy as np
 
 from shared.data.corpus import replacing
-from shared.data.dedup_job import Job, ShingleSets
-from shared.data.duplicates import THRESHOLD, fingerprint, likely
+from shared.data.dedup_job import Job, ShingleSets, sized_lines
+from shared.data.duplicates import THRESHOLD, fingerprint, first_equal, likely
 from shared.data.lsh import band_keys, bucket_pairs, check_threshold, choose_bands, join, roots, verify
 from shared.data.minhash import BATCH_CHARS, NUM_PERM, check_num_perm, signatures
-from shared.data.reader import GZIP, parse_record
+from shared.data.outputs import check_output
+from shared.data.reader import GZIP, MAX_LINE_BYTES, check_compression, parse_record, printable
 from shared.data.shingles import NGRAM, Array, check_ngram, jaccard
+from shared.measure.command import run_command
 from shared.measure.progress import progress_bar
 
 MB = 1_000_000
@@ -69,7 +77,8 @@ def deduplicate(
     Memory: 48 + 4 * num_perm bytes a record, and a little for the work at hand.  Beside path_out stands a folder
     ("clean.jsonl.dedup") until the work is done; started again with the same arguments, it goes on from there.
     Neither output appears before it is complete.  A bad line raises ValueError, unless skip_bad: it is then left out.
-    Raises ValueError for settings out of range (0 < threshold <= 1), and for an input that is compressed.
+    Raises ValueError for settings out of range (0 < threshold <= 1), for an input that is compressed or holds not one
+    record, and for an output that can't be written; then nothing is left behind.
     """
     check_threshold(threshold)
     check_num_perm(num_perm)
@@ -77,26 +86,30 @@ def deduplicate(
     started = time.perf_counter()
     path_in, path_out = Path(path_in), Path(path_out)
     facts = path_in.stat()
-    if path_out.exists() and path_out.samefile(path_in):
-        raise ValueError(f"{path_out}: the output would overwrite the input; give it another name")
     settings = {"input": str(path_in.resolve()), "bytes": facts.st_size, "mtime_ns": facts.st_mtime_ns, "version": 1,
                 "threshold": threshold, "num_perm": num_perm, "ngram": ngram, "skip_bad": skip_bad}  # fmt: skip
     bands, rows = choose_bands(threshold, num_perm)
     with path_in.open("rb") as file:
-        if file.read(2) == GZIP:
+        check_compression(start := file.read(8), path_in)
+        if start.startswith(GZIP):
             raise ValueError(f"{path_in}: is compressed, and texts have to be read again by their place; unpack it")
-        path_out.parent.mkdir(parents=True, exist_ok=True)
+        removed = path_out.with_name(path_out.name.removesuffix(".jsonl") + ".removed.jsonl")
+        check_output(path_out, {"the input": path_in})
+        check_output(removed, {"the input": path_in})
         job = Job(path_out.with_name(path_out.name + ".dedup"), settings, num_perm)
         if not job.state["signed"]:
             with progress_bar("signing, MB", facts.st_size // MB, enabled=progress) as step:
-                sign(job, file, path_in, settings, step)
+                try:
+                    sign(job, file, path_in, settings, step)
+                except ValueError:  # a bad line: once it is mended this is another input, and nothing here is of use
+                    job.close()
+                    raise
         documents = job.documents()
         shingles_of = ShingleSets(file, documents["offset"], ngram)
         first = first_equal(documents["digest"])
         with progress_bar("comparing, bands", bands - job.state["bands"], enabled=progress) as step:
             parent = compare(job, documents["signature"], first, shingles_of, threshold, bands, rows, step)
         kept = roots(parent, np.arange(len(parent)))
-        removed = path_out.with_name(path_out.name.removesuffix(".jsonl") + ".removed.jsonl")
         with progress_bar("writing, thousands", len(kept) // 1000, enabled=progress) as step:
             write(documents, kept, first, shingles_of, path_out, removed, step)
     n, exact = len(kept), int((first != np.arange(len(kept))).sum())
@@ -126,36 +139,29 @@ def sign(job: Job, file: Any, path: Path, settings: dict[str, Any], step: Callab
 
     file.seek(offset)
     chars = 0
-    for raw in file:
+    for size, raw in sized_lines(file, MAX_LINE_BYTES):
         line += 1
-        if raw.strip():
+        problem = f"too long: more than {MAX_LINE_BYTES} bytes" if raw is None else ""
+        if raw and raw.removeprefix(codecs.BOM_UTF8).strip():
             try:
                 texts.append(parse_record(raw)["text"])
                 places.append((offset, line))
                 chars += len(texts[-1])
             except ValueError as error:
-                if not settings["skip_bad"]:
-                    raise ValueError(f"{path}:{line}: {error}. Mend it, or leave bad lines out (skip_bad)") from None
-                bad += 1
-        for _ in range((offset + len(raw)) // MB - offset // MB):
+                problem = printable(str(error))
+        if problem and not settings["skip_bad"]:
+            raise ValueError(f"{path}:{line}: {problem}. Mend it, or leave bad lines out: --skip-bad (skip_bad=True)")
+        bad += bool(problem)
+        for _ in range((offset + size) // MB - offset // MB):
             step()
-        offset += len(raw)
+        offset += size
         if chars >= BATCH_CHARS:
             save()
             chars = 0
+    if bad and not state["documents"] and not texts:
+        raise ValueError(f"{path}: not one of its {line} lines is a record. Is this JSONL?")
     state["signed"] = True
     save()
-
-
-def first_equal(digests: Array) -> Array:
-    """For each document the first with the same digest. digests: [docs, 4] uint64. Returns [docs] int64."""
-    order = np.lexsort(digests.T)  # stable: equals stay in the order of the file
-    ranked = digests[order]
-    new = np.ones(len(order), bool)
-    new[1:] = (ranked[1:] != ranked[:-1]).any(axis=1)
-    first = np.empty(len(order), np.int64)
-    first[order] = order[new][np.cumsum(new) - 1]
-    return first
 
 
 def compare(
@@ -231,20 +237,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ngram", type=int, default=NGRAM, help="words in a shingle, default %(default)s")
     parser.add_argument("--skip-bad", action="store_true", help="leave bad lines out, instead of stopping at the first")
     options = parser.parse_args(arguments)
-    try:
+
+    def work() -> None:
         print(deduplicate(options.input, options.output, options.threshold, options.num_perm, options.ngram,
                           options.skip_bad))  # fmt: skip
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"error: {error.filename or options.output}: {error.strerror or error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\nStopped. What is done is kept; the same command goes on from there.", file=sys.stderr)
-        return 130
-    return 0
+
+    return run_command(work, "Stopped. What is done is kept; the same command goes on from there.")
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main())

@@ -2,9 +2,10 @@
 
 import json
 from collections import OrderedDict
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -80,6 +81,16 @@ class Job:
 
     def _path(self, name: str) -> Path:
         return self.folder / name
+
+
+def sized_lines(file: BinaryIO, max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
+    """The lines from here on, each with its size, b"\\n" included.  Of one with more than max_bytes comes None."""
+    while raw := file.readline(max_bytes + 1):
+        size, ended = len(raw), raw.endswith(b"\n")
+        whole = ended or size <= max_bytes
+        while not whole and not ended and (more := file.readline(1 << 16)):
+            size, ended = size + len(more), more.endswith(b"\n")
+        yield size, raw if whole else None
 
 
 class ShingleSets:

@@ -60,6 +60,17 @@ def normal_form(text: str) -> str:
     return (text if text.isascii() else unicodedata.normalize("NFC", text)).strip()
 
 
+def first_equal(digests: Array) -> Array:
+    """For each document the first with the same digest. digests: [docs, 4] uint64. Returns [docs] int64."""
+    order = np.lexsort(digests.T)  # stable: equals stay in the order of the file
+    ranked = digests[order]
+    new = np.ones(len(order), bool)
+    new[1:] = (ranked[1:] != ranked[:-1]).any(axis=1)
+    first = np.empty(len(order), np.int64)
+    first[order] = order[new][np.cumsum(new) - 1]
+    return first
+
+
 def near_duplicates(
     texts: Sequence[str], threshold: float = THRESHOLD, num_perm: int = NUM_PERM, ngram: int = NGRAM
 ) -> Duplicates:

@@ -5,9 +5,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+LEAST, MOST = 0.001, 1_000_000.0  # seconds; below, the system's clock is too coarse, and above it may not count
+
 
 class TooSlow(Exception):
     """A record used more than its share of time."""
+
+
+def check_seconds(seconds: float) -> None:
+    """Raises ValueError for a time limit that can't be kept."""
+    if not LEAST <= seconds <= MOST:
+        raise ValueError(f"a time limit must be from {LEAST:g} to {MOST:,.0f} seconds, not {seconds:g}")
 
 
 @contextmanager
@@ -21,8 +29,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     >>> with time_limit(1.0):
     ...     cleaned = clean(record)
     """
-    if not seconds > 0:
-        raise ValueError(f"a time limit must be above 0 seconds, not {seconds}")
+    check_seconds(seconds)
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("time_limit works in the main thread only: use a process for each worker, not a thread")
 

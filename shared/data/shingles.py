@@ -13,6 +13,7 @@ import numpy as np
 Array = np.ndarray
 
 NGRAM = 5
+MOST_NGRAM = 1000
 WIDE = re.compile("[\u3001-\u9fff]{1,4096}")  # kana and ideographs; in pieces, for the sake of memory
 OTHER_SPACE = re.compile(r"[^\S\x00-\x20]")  # white space that isn't ASCII
 CONTROLS = dict.fromkeys(range(32), " ")
@@ -134,8 +135,8 @@ def mix(hashes: Array) -> Array:
 
 def check_ngram(n: int) -> None:
     """Raises ValueError unless n can be a number of words."""
-    if type(n) is not int or n < 1:
-        raise ValueError(f"ngram is the number of words in a shingle: an integer from 1 up, not {n!r}")
+    if type(n) is not int or not 1 <= n <= MOST_NGRAM:
+        raise ValueError(f"ngram is the number of words in a shingle: an integer from 1 to {MOST_NGRAM}, not {n!r}")
 
 
 def _blocks(texts: Sequence[str]) -> Iterator[list[bytes]]:

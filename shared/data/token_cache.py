@@ -13,7 +13,7 @@ def whole_text(text: str) -> str:
 
 def sha256(text: str) -> bytes:
     """32 bytes in place of a text of any length. That two texts share them is thinkable, and has never been seen."""
-    return hashlib.sha256(text.encode()).digest()
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()  # what to do about halves is encode's to say
 
 
 class TokenCache:

@@ -190,6 +190,7 @@ class Tokenizer:
         """The text of ids, special tokens included; bytes that aren't a whole character become U+FFFD.
 
         self.token_bytes(id) are a token's bytes.  One character may be spread over several tokens: "é" is 0xC3 0xA9.
+        Raises TokenizerError for an id that no token has.
 
         >>> Tokenizer({195: b"\\xc3", 169: b"\\xa9"}, []).decode([195, 169])
         'é'

@@ -2,11 +2,13 @@
 
 import re
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from chapters import Todo
 from chapters.ch02_cleaning import guard
 from chapters.judge import exercise, expect, expect_equal, expect_raises
 
@@ -22,18 +24,40 @@ def no_timer_is_left() -> Iterator[None]:
     signal.signal(signal.SIGPROF, before)
 
 
-def stopped(seconds: float, because: str, letters: int = 24) -> None:
+def stopped(seconds: float, because: str = "", letters: int = 24) -> None:
     """A search that would take a second or more has to end with TooSlow."""
-    with expect_raises(guard.TooSlow, because=because), guard.time_limit(seconds):
-        SLOW.search("a" * letters)
+    before, threads, finished = threading.active_count(), False, False
+    try:
+        with guard.time_limit(seconds):
+            threads = threading.active_count() > before
+            SLOW.search("a" * letters)
+            finished = True
+    except guard.TooSlow:
+        return
+    except Todo:
+        raise
+    except (TypeError, RuntimeError) as error:
+        lost = "iterator" in str(error) or "yield" in str(error)
+        expect(False, because="there is no yield that is reached: @contextmanager runs the block where the function "
+                              "yields"
+               if lost else f"the block ended with {type(error).__name__}: {error}")
+    except Exception as error:
+        expect(False, because=f"the search was stopped by {type(error).__name__}; what has to come out of the block is "
+                              "TooSlow: the handler raises it, and nothing else turns it into another")
+    expect(finished, because="the search was stopped, but no TooSlow came out of the block: something around the yield "
+                             "caught it. There is nothing to except here: a finally alone lets it pass")
+    expect(not threads, because="the search went on to its end. A thread can't stop it: re keeps the interpreter's "
+                                "lock, and an exception raised in another thread stays there. A signal gets through, "
+                                "since re looks for signals while it backtracks")
+    expect(False, because=because or f"the search went on to its end, for no signal came in {seconds} s: "
+                                     "signal.setitimer(signal.ITIMER_PROF, seconds) sends SIGPROF. (signal.alarm takes "
+                                     "whole seconds, and 0 of them are no alarm)")
 
 
 @exercise("2.5")
 def test_a_regex_is_stopped():
     start = time.process_time()
-    stopped(0.05, because="the search went on to its end. A thread can't stop it: re keeps the interpreter's lock, and "
-                          "an exception raised in another thread stays there. A signal gets through, since re looks "
-                          "for signals while it backtracks")
+    stopped(0.05)
     took = time.process_time() - start
     expect(took < 0.4, because=f"with a limit of 0.05 s the search was stopped after {took:.1f} s")
 
@@ -65,6 +89,52 @@ def test_the_timer_is_stopped_afterwards():
     expect(signal.getitimer(signal.ITIMER_PROF)[0] == 0,
            because="the timer still runs when the block has ended: it would go off in the middle of the next record. "
                    "Set it to 0, in a finally")
+
+
+@exercise("2.5")
+def test_it_is_the_timer_for_cpu_time_and_rings_once():
+    with guard.time_limit(5.0):
+        left, again = signal.getitimer(signal.ITIMER_PROF)
+        virtual, real = (signal.getitimer(clock)[0] for clock in (signal.ITIMER_VIRTUAL, signal.ITIMER_REAL))
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)  # a wrong answer's would end the process
+    mine = real == 0 or real > 5  # the check's own limit is longer
+    expect(left > 0 or not virtual,
+           because="ITIMER_VIRTUAL leaves out what the system does for this process, such as reading and getting "
+                   "memory: a record that keeps the system busy is never stopped. ITIMER_PROF counts both")
+    expect(left > 0 or mine,
+           because="ITIMER_REAL counts the clock on the wall, which runs on while other programs have the CPU; "
+                   "ITIMER_PROF counts this process's time")
+    expect(left > 0, because="in the block no timer of the kind ITIMER_PROF is running")
+    expect(again == 0, because=f"the timer goes off again every {again:g} s: the second TooSlow would come in the "
+                               "middle of what deals with the first. Give setitimer no interval")
+
+
+@exercise("2.5")
+def test_the_handler_is_there_whenever_the_timer_runs(monkeypatch):
+    """SIGPROF ends the process where nobody handles it, so the order of the four calls counts."""
+    calls: list[str] = []
+
+    def noting(name: str, function: Callable, at: int) -> Callable:
+        def call(*arguments):
+            calls.append(f"timer {arguments[at]:g}" if name == "setitimer" else "handler")
+            return function(*arguments)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(signal, "setitimer", noting("setitimer", signal.setitimer, 1))
+        patch.setattr(signal, "signal", noting("signal", signal.signal, 0))
+        with guard.time_limit(5.0):
+            calls.append("block")
+    before, after = calls[: calls.index("block")], calls[calls.index("block") + 1 :]
+    if "timer 5" in before and "handler" in before:
+        expect(before.index("handler") < before.index("timer 5"),
+               because="the timer is started before the handler is there: a signal in between ends the whole process. "
+                       "First the handler, then the timer")
+    if "timer 0" in after and "handler" in after:
+        expect(after.index("timer 0") < after.index("handler"),
+               because="the old handler comes back while the timer still runs: a signal in between meets it, and the "
+                       "system's own ends the process. First stop the timer, then put the handler back")
 
 
 @exercise("2.5")

@@ -1,8 +1,10 @@
 """Exercises 2.1 and 2.2: judged by bytes.split on the whole, a meter on the memory, and lines made by hand."""
 
 import json
+import traceback
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,7 +15,9 @@ from chapters.judge import exercise, expect, expect_equal, expect_raises
 
 def lines(data: bytes, block: int, max_bytes: int = 1000) -> list[bytes | None]:
     blocks = [data[i : i + block] for i in range(0, len(data), block)]
-    return list(reader.bounded_lines(blocks, max_bytes))
+    got = reader.bounded_lines(blocks, max_bytes)
+    expect(got is not None, because="nothing came back: yield every line as soon as it is complete")
+    return list(got)
 
 
 # 2.1 bounded_lines
@@ -75,17 +79,20 @@ def test_a_long_line_comes_out_as_none():
 def test_a_long_line_is_not_held_in_memory():
     def blocks() -> Iterator[bytes]:
         yield b'{"text": "'
-        for _ in range(320):
+        for _ in range(32):
             yield b"x" * 65_536
         yield b'"}\n{"text": "next"}\n'
 
-    tracemalloc.start()
-    got = list(reader.bounded_lines(blocks(), max_bytes=100_000))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    expect_equal(got, [None, b'{"text": "next"}'], because="a line of 20 MB is None, and the one after it is whole")
-    expect(peak < 8_000_000,
-           because=f"reading a line of 20 MB with max_bytes = 100000 took {peak / 1e6:.0f} MB: its bytes have to go as "
+    peaks = []
+    for _ in range(2):  # the first run may pay for something else, such as a garbage collection
+        tracemalloc.start()
+        got = list(reader.bounded_lines(blocks(), max_bytes=100_000))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    peak = min(peaks)
+    expect_equal(got, [None, b'{"text": "next"}'], because="a line of 2 MB is None, and the one after it is whole")
+    expect(peak < 1_000_000,
+           because=f"reading a line of 2 MB with max_bytes = 100000 took {peak / 1e6:.1f} MB: its bytes have to go as "
                    "soon as there are too many, not when the line ends")
 
 
@@ -120,6 +127,9 @@ def test_lines_equal_those_of_the_whole(pieces, block, max_bytes):
 # 2.2 parse_record
 
 
+FORMS = ("not UTF-8", "not JSON", "not an object", "no text", "text is not a string")
+
+
 def parsed(raw: bytes, because: str) -> dict:
     try:
         return reader.parse_record(raw)
@@ -128,12 +138,35 @@ def parsed(raw: bytes, because: str) -> dict:
         raise
 
 
+def refused(raw: bytes, form: str, because: str) -> None:
+    """A ValueError has to come, and its message has to begin with the form, up to the colon."""
+    message, own = "", True
+    with expect_raises(ValueError, because=because):
+        try:
+            reader.parse_record(raw)
+        except ValueError as error:
+            message = str(error)
+            frames = traceback.extract_tb(error.__traceback__)
+            own = type(error) is ValueError and Path(frames[-1].filename).parent.name != "json"  # else Python's own
+            raise
+    expect(not any(f": {known}" in message for known in FORMS),
+           because=f"the message is {message!r}, two forms in one: an error of your own was raised inside the try, and "
+                   "the except below caught it like json's. Only decoding and json.loads belong in the try; check what "
+                   "came out of it afterwards")
+    begins = message.split(":")[0]
+    expect_equal(begins, form,
+                 because=because if begins in FORMS or not own else
+                 f"the message is {message!r}, and the docstring asks for {form + ': …'!r}: the reader counts the bad "
+                 "lines by what stands before the colon, word for word")
+
+
 @exercise("2.2")
 def test_a_record_is_returned_whole():
-    record = {"text": "one\ntwo \u2028 é 한", "label": 3, "extra": {"a": [1, None]}}
+    record = {"text": "  one\ntwo \u2028 é 한 \n", "label": 3, "extra": {"a": [1, None]}}
     for raw in (json.dumps(record).encode(), json.dumps(record, ensure_ascii=False).encode() + b"\r"):
         expect_equal(parsed(raw, "it is plain JSON with a text"), record,
-                     because="the record comes back with all its fields, and with its text as it was")
+                     because="the record comes back with all its fields, and with its text as it was, white space at "
+                             "its ends too: what to do about that is for the cleaners to say")
 
 
 @exercise("2.2")
@@ -151,47 +184,56 @@ def test_an_empty_text_is_a_text():
 
 @exercise("2.2")
 def test_bytes_that_are_not_utf8_are_refused():
-    with expect_raises(ValueError, match="not UTF-8", because="0xe9 alone is é in Latin-1 and nothing in UTF-8: say "
-                                                              "so; errors='ignore' or 'replace' would change the text "
-                                                              "without a word"):
-        reader.parse_record('{"text": "café"}'.encode("latin-1"))
+    refused('{"text": "café"}'.encode("latin-1"), "not UTF-8",
+            because="0xe9 alone is é in Latin-1 and nothing in UTF-8: say so; errors='ignore' or 'replace' would "
+                    "change the text without a word")
+
+
+@exercise("2.2")
+def test_the_encoding_is_not_guessed():
+    guessed = "json.loads, given bytes, guesses the encoding and lets this pass. Decode the bytes yourself, as UTF-8"
+    refused('{"text": "hello"}'.encode("utf-16"), "not UTF-8", because=f"this line is UTF-16, and not UTF-8. {guessed}")
+    refused(b'{"text": "\xed\xa0\x80"}', "not UTF-8",
+            because=f"0xed 0xa0 0x80 is half a surrogate pair, which no UTF-8 may hold. {guessed}")
 
 
 @exercise("2.2")
 def test_broken_json_is_refused():
     for raw in (b'{"text": "cut o', b"hello", b'{"text": "a"} {"text": "b"}', b"{'text': 'a'}"):
-        with expect_raises(ValueError, match="not JSON", because=f"{raw!r} is not one JSON value"):
-            reader.parse_record(raw)
+        refused(raw, "not JSON", because=f"{raw!r} is not one JSON value")
 
 
 @exercise("2.2")
 def test_deep_nesting_is_refused():
-    with expect_raises(ValueError, match="not JSON",
-                       because="json raises RecursionError, which is no ValueError, for a line of 100000 opening "
-                               "brackets: one such line would end the whole run"):
-        reader.parse_record(b"[" * 100_000)
+    refused(b"[" * 100_000, "not JSON",
+            because="json raises RecursionError, which is no ValueError, for a line of 100000 opening brackets: one "
+                    "such line would end the whole run")
+
+
+@exercise("2.2")
+def test_endless_numbers_are_refused():
+    refused(b'{"text": "a", "n": ' + b"9" * 5000 + b"}", "not JSON",
+            because="Python makes no integer of 5000 digits, and json passes its ValueError on as it is: that is no "
+                    "JSONDecodeError. Catch ValueError, which both are")
 
 
 @exercise("2.2")
 def test_json_that_is_no_object_is_refused():
     for raw in (b'["text"]', b'"text"', b"12", b"null"):
-        with expect_raises(ValueError, match="not an object",
-                           because=f"{raw.decode()} is JSON, but no object with fields: check that before you look for "
-                                   "text in it"):
-            reader.parse_record(raw)
+        refused(raw, "not an object",
+                because=f"{raw.decode()} is JSON, but no object with fields: check that before you look for text in it")
 
 
 @exercise("2.2")
 def test_a_missing_text_is_refused():
-    with expect_raises(ValueError, match="no text", because="without a text there is nothing to learn from: say that "
-                                                            "it is missing, for it may be called something else there"):
-        reader.parse_record(b'{"body": "hello"}')
+    refused(b'{"body": "hello"}', "no text",
+            because="without a text there is nothing to learn from: say that it is missing, for it may be called "
+                    "something else there")
 
 
 @exercise("2.2")
 def test_a_text_that_is_no_string_is_refused():
     for raw in (b'{"text": null}', b'{"text": ["a"]}', b'{"text": 3}', b'{"text": {}}'):
-        with expect_raises(ValueError, match="text is not a string",
-                           because=f"{raw.decode()}: the cleaners that come next expect a string, and would fail far "
-                                   "from the line that is to blame"):
-            reader.parse_record(raw)
+        refused(raw, "text is not a string",
+                because=f"{raw.decode()}: the cleaners that come next expect a string, and would fail far from the "
+                        "line that is to blame")

@@ -8,6 +8,7 @@ from chapters.ch02_cleaning import splitting
 from chapters.judge import exercise, expect, expect_equal
 
 HALVES = {"train": 0.5, "test": 0.5}
+SIXTEEN = {f"split {i:02}": 1 / 16 for i in range(16)}  # in the order of the alphabet, so that sorting does no harm
 KEYS = [f"package/module_{i}.py" for i in range(4000)]
 
 
@@ -17,9 +18,14 @@ def point(key: str, seed: int) -> Fraction:
 
 @exercise("2.8")
 def test_follows_the_recipe():
-    for key in [*KEYS[:50], "", "한국어/é.py", "a" * 5000]:
-        want = "train" if point(key, 0) < Fraction(1, 2) else "test"
-        expect_equal(splitting.split_of(key, HALVES), want,
+    halves = {"one": 0.5, "two": 0.5}
+    keys = [*KEYS[:50], "", "a" * 5000]
+    got = [splitting.split_of(key, halves) for key in keys]
+    without_seed = [int(hashlib.sha256(key.encode()).hexdigest(), 16) >> 255 for key in keys]
+    expect(got != [("one", "two")[half] for half in without_seed],
+           because="the key was hashed without its seed: what is hashed is '0:KEY', with seed 0")
+    for key, name in zip(keys, got, strict=True):
+        expect_equal(name, "one" if point(key, 0) < Fraction(1, 2) else "two",
                      because=f"{key[:30]!r}: the point is the first 8 bytes of sha256('0:KEY') as a big-endian number, "
                              "over 2**64. Python's own hash() differs from run to run, and another recipe puts "
                              "tomorrow's copy of a record on the other side")
@@ -40,10 +46,12 @@ def test_the_shares_are_right():
 
 @exercise("2.8")
 def test_the_order_is_that_of_the_fractions():
-    for key in KEYS[:40]:
-        want = "test" if point(key, 0) < Fraction(1, 5) else "train"
-        expect_equal(splitting.split_of(key, {"test": 0.2, "train": 0.8}), want,
-                     because="the first split named takes the range from 0 on, whatever it is called")
+    for first, last in (("test", "train"), ("train", "test")):
+        for key in KEYS[:40]:
+            want = first if point(key, 0) < Fraction(1, 5) else last
+            expect_equal(splitting.split_of(key, {first: 0.2, last: 0.8}), want,
+                         because="the first split named takes the range from 0 on, whatever it is called: don't sort "
+                         "them")
 
 
 @exercise("2.8")
@@ -56,8 +64,31 @@ def test_the_seed_counts():
 
 
 @exercise("2.8")
+def test_the_key_counts_as_it_is():
+    for key, why in (("README.md", "capitals count: README.md and readme.md are two files"),
+                     ("Package/Module.py", "capitals count: they are part of the name"),
+                     ("é.py", "é is two bytes in UTF-8; dropped or replaced, é.py and ü.py are one file"),
+                     ("한국어/파일.py", "each of these letters is three bytes in UTF-8, and all of them count"),
+                     (" a.py ", "white space at the ends is part of the key")):
+        expect_equal(splitting.split_of(key, SIXTEEN), f"split {int(point(key, 0) * 16):02}",
+                     because=f"{key!r} is hashed as it is: {why}")
+
+
+@exercise("2.8")
 def test_what_is_left_at_the_end_goes_to_the_last():
-    names = {splitting.split_of(key, {"train": 0.1, "test": 0.1}) for key in KEYS[:200]}
-    expect_equal(names, {"train", "test"},
-                 because="fractions like 0.7 + 0.2 + 0.1 add up to a little less than 1: a point above all edges "
-                         "belongs to the last split, and None is no split")
+    for fractions in ({"train": 0.1, "test": 0.1}, {"test": 0.125, "train": 0.125}):  # so that it happens often
+        first, last = fractions
+        for key in KEYS[:100]:
+            try:
+                got = splitting.split_of(key, fractions)
+            except ValueError as error:
+                expect(False, because=f"fractions with a sum of 0.2 raised {error!r}: whoever calls split_of has "
+                                      "checked them; here they aren't checked, as its docstring says")
+                raise
+            expect(got is not None, because="a point above all edges, which rounding makes possible, got None: it "
+                                            "belongs to the last split")
+            expect_equal(got, first if point(key, 0) < Fraction(fractions[first]) else last,
+                         because=f"the point is {float(point(key, 0)):.3f}, and the splits end at {fractions[first]} "
+                                 f"and {sum(fractions.values())}. Fractions like 0.7 + 0.2 + 0.1 add up to a little "
+                                 "less than 1, and a point above all edges belongs to the last split, whatever it is "
+                                 "called; the edges are not stretched, and None is no split")

@@ -1,7 +1,9 @@
 """Exercises 3.5 to 3.7: judged by simulation, by datasketch's own index, and by scipy's connected components."""
 
 import random
+import time
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import combinations
 
 import numpy as np
@@ -10,8 +12,20 @@ from datasketch import MinHash, MinHashLSH
 from scipy import sparse
 
 from chapters.ch03_dedup import lsh as mine
-from chapters.judge import exercise, expect, expect_equal
+from chapters.judge import NO_RESULT, exercise, expect, expect_equal, expect_parts
 from shared.data import lsh as reference
+from tests.ch03_dedup.calling import call
+
+
+def cpu_seconds(run: Callable[[], object], repeats: int = 3) -> float:
+    """The least CPU time of some runs: the same on a busy machine and on an idle one."""
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.process_time()
+        run()
+        best = min(best, time.process_time() - start)
+    return best
+
 
 # 3.5 choose_bands
 
@@ -22,9 +36,15 @@ def caught(similarity: float, bands: int, rows: int) -> float:
     return float(agree.all(axis=2).any(axis=1).mean())
 
 
+def choose_bands(threshold: float, num_perm: int, max_miss: float = 0.01, none: str = NO_RESULT) -> tuple[int, int]:
+    got = call(mine.choose_bands, threshold, num_perm, max_miss, none=none)
+    expect_parts(got, ("bands", "rows"), because="two numbers are wanted, the bands and the rows of each")
+    return tuple(got)
+
+
 @exercise("3.5")
 def test_sixteen_bands_of_eight():
-    bands, rows = mine.choose_bands(0.85, 128)
+    bands, rows = choose_bands(0.85, 128)
     expect(bands * rows <= 128, because=f"{bands} bands of {rows} need {bands * rows} numbers, and a signature has 128")
     expect(
         caught(0.85, bands, rows) > 0.985,
@@ -48,7 +68,7 @@ def test_bands_for_other_thresholds():
         (0.95, 256, (12, 21)),
         (0.8, 64, (12, 5)),
     ):
-        got = mine.choose_bands(threshold, num_perm)
+        got = choose_bands(threshold, num_perm)
         expect_equal(
             got,
             want,
@@ -60,7 +80,7 @@ def test_bands_for_other_thresholds():
 @exercise("3.5")
 def test_threshold_one_is_a_single_band():
     expect_equal(
-        mine.choose_bands(1.0, 128),
+        choose_bands(1.0, 128),
         (1, 128),
         because="texts with equal shingles agree in all numbers: one band of 128 misses none of them",
     )
@@ -69,7 +89,7 @@ def test_threshold_one_is_a_single_band():
 @exercise("3.5")
 def test_more_misses_allowed_more_rows():
     expect_equal(
-        mine.choose_bands(0.85, 128, max_miss=0.5),
+        choose_bands(0.85, 128, max_miss=0.5),
         (8, 15),
         because="max_miss says how much may be missed; with half allowed, bands of 15 will do",
     )
@@ -78,7 +98,12 @@ def test_more_misses_allowed_more_rows():
 @exercise("3.5")
 def test_a_hopeless_threshold_gets_single_rows():
     expect_equal(
-        mine.choose_bands(0.01, 128),
+        choose_bands(
+            0.01,
+            128,
+            none="nothing came back: when no number of rows catches enough, the loop ends without a return. What is "
+            "left then is (num_perm, 1)",
+        ),
         (128, 1),
         because="when no number of rows catches 99%, bands of one number catch the most",
     )
@@ -94,8 +119,25 @@ def test_threshold_is_checked(threshold):
 
 
 def bucket_pairs(keys: list[int]) -> list[tuple[int, int]]:
-    parts = [np.asarray(part) for part in mine.bucket_pairs(np.array(keys, np.uint64))]
-    return [tuple(pair) for part in parts for pair in part.tolist()]
+    return [pair for part in parts_of(keys) for pair in part]
+
+
+def parts_of(keys: list[int]) -> list[list[tuple[int, int]]]:
+    got = call(mine.bucket_pairs, np.array(keys, np.uint64), none="nothing came back: yield an array for every gap")
+    expect(
+        not isinstance(got, np.ndarray),
+        because="all pairs came back as one array; arrays are wanted, one for each gap, each given out by a yield: "
+        "who has enough links after the neighbours need not pay for the rest",
+    )
+    parts = []
+    for part in got:
+        expect(
+            isinstance(part, np.ndarray) and part.ndim == 2 and part.shape[1] == 2,
+            because=f"each yield gives an array [pairs, 2], a row for each pair; yours gave {part!r:.60}. "
+            "np.stack([first, second], axis=1) puts two columns together",
+        )
+        parts.append(list(map(tuple, part.tolist())))
+    return parts
 
 
 def plain_pairs(keys: list[int]) -> list[tuple[int, int]]:
@@ -135,6 +177,17 @@ def test_nobody_shares_anything():
 
 
 @exercise("3.6")
+def test_neighbours_come_first():
+    got = [sorted(part) for part in parts_of([7, 5, 7, 6, 7, 5]) if part]
+    expect_equal(
+        got,
+        [[(0, 2), (1, 5), (2, 4)], [(0, 4)]],
+        because="first come the neighbours of all buckets, in one array, then those two apart: dedup.py stops after "
+        "the first when a bucket is one cluster already. Bucket by bucket, it would stop after one bucket",
+    )
+
+
+@exercise("3.6")
 def test_pairs_equal_a_dictionary_of_buckets():
     rng = random.Random(3)
     for n, kinds in ((60, 5), (300, 200), (40, 1)):
@@ -146,12 +199,19 @@ def test_pairs_equal_a_dictionary_of_buckets():
 
 @exercise("3.6")
 def test_work_follows_the_pairs():
-    keys = list(range(100_000)) + [5, 6]
+    keys = [*range(20_000), 5, 6]
     expect_equal(
         sorted(bucket_pairs(keys)),
-        [(5, 100_000), (6, 100_001)],
-        because="100,002 documents, two pairs: sorting finds them at once, where comparing all with all would "
-        "need ten billion comparisons",
+        [(5, 20_000), (6, 20_001)],
+        because="20,002 documents, two pairs: sorting brings equal keys together",
+    )
+    row = np.array(keys, np.uint64)
+    times = cpu_seconds(lambda: list(mine.bucket_pairs(row))) / cpu_seconds(lambda: list(reference.bucket_pairs(row)))
+    expect(
+        times < 30,
+        because=f"for 20,002 documents with two pairs it takes {times:.0f} times as long as it could. Go on to the "
+        "next gap with those only that had an equal at this one, and stop when nobody is left; comparing all with "
+        "all, or trying every gap, is the square of the documents",
     )
 
 
@@ -214,6 +274,23 @@ def test_joined_twice_and_in_parts():
     for pair in ((2, 3, 1.0), (2, 3, 1.0), (1, 3, 1.0)):
         mine.join(parent, [pair])
     expect_equal(firsts(parent), [0, 1, 1, 1], because="a second call goes on with the clusters of the first")
+
+
+@exercise("3.7")
+def test_long_chains_take_no_time():
+    n = 2000
+    chain = [(i, n - 1, 1.0) for i in range(n - 2, -1, -1)]  # from the last document each time, whose root moves on
+    parent = np.arange(n)
+    mine.join(parent, chain)
+    expect_equal(firsts(parent)[-1], 0, because="2000 links in a row make one cluster, and its first is 0")
+    times = cpu_seconds(lambda: mine.join(np.arange(n), chain), 1) / cpu_seconds(
+        lambda: reference.join(np.arange(n), chain)
+    )
+    expect(
+        times < 15,
+        because=f"a chain of 2000 takes {times:.0f} times as long as it could: each look-up walks all of it, step by "
+        "step. Halve the path as you walk: parent[doc] = parent[parent[doc]], before the step",
+    )
 
 
 @exercise("3.7")

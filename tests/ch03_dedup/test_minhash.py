@@ -9,6 +9,7 @@ from datasketch import MinHash
 from chapters.ch03_dedup import minhash as mine
 from chapters.judge import exercise, expect, expect_equal
 from shared.data import minhash as reference
+from tests.ch03_dedup.calling import array, call
 
 EMPTY = 0xFFFFFFFF
 
@@ -26,8 +27,11 @@ def plain_minhash(x: list[int], counts: list[int], a: list[int], b: list[int]) -
 
 
 def minhash(x: list[int], counts: list[int], a: list[int], b: list[int]) -> list[list[int]]:
-    got = mine.minhash(np.array(x, np.uint32), np.array(counts), np.array(a, np.uint64), np.array(b, np.uint64))
-    return np.asarray(got).tolist()
+    row = np.array(x, np.uint32), np.array(counts)
+    got = call(mine.minhash, *row, np.array(a, np.uint64), np.array(b, np.uint64))
+    shape = (len(counts), len(a))
+    because = f"one row for each of {shape[0]} documents, one column for each of {shape[1]} functions: {shape}"
+    return array(got, shape, np.uint32, because).tolist()
 
 
 @exercise("3.3")
@@ -61,7 +65,7 @@ def test_empty_documents():
     expect_equal(
         minhash([], [0, 0], [1 << 32], [0]),
         [[EMPTY], [EMPTY]],
-        because="with no shingles at all every row is EMPTY; reduceat can't be called without starts",
+        because="with no shingles at all every row is EMPTY: there is no minimum to take then",
     )
 
 
@@ -109,13 +113,27 @@ def plain_one_permutation(hashes: list[int], counts: list[int], k: int, shifts: 
 
 
 def one_permutation(hashes: list[int], counts: list[int], k: int, shifts: list[int]) -> list[list[int]]:
-    got = mine.one_permutation(np.array(hashes, np.uint64), np.array(counts), k, np.array(shifts, np.int64))
-    return np.asarray(got).tolist()
+    row = np.array(hashes, np.uint64), np.array(counts)
+    got = call(mine.one_permutation, *row, k, np.array(shifts, np.int64))
+    shape = (len(counts), k)
+    because = f"one row for each of {shape[0]} documents, with {k} places each, are wanted: {shape}"
+    return array(got, shape, np.uint32, because).tolist()
 
 
 def shingle(place: int, value: int, k: int = 4) -> int:
     """A hash that falls into this place of k with this value."""
     return value << 32 | (place << 32) // k + 1
+
+
+@exercise("3.4")
+def test_each_goes_to_its_place():
+    row = [shingle(2, 9), shingle(0, 7), shingle(3, 1), shingle(1, 5)]
+    expect_equal(
+        one_permutation(row, [4], 4, [2, 1, 3]),
+        [[7, 5, 9, 1]],
+        because="four shingles, each in a place of its own. The place is (lower 32 bits) * k >> 32, and the upper 32 "
+        "bits are what is kept there. With the halves swapped, or with % k, these four fall into one place",
+    )
 
 
 @exercise("3.4")

@@ -11,8 +11,9 @@ import pytest
 
 from chapters import ROOT
 from chapters.ch03_dedup import shingles as mine
-from chapters.judge import exercise, expect, expect_equal
+from chapters.judge import exercise, expect, expect_equal, expect_parts
 from shared.data import shingles as reference
+from tests.ch03_dedup.calling import array, call
 
 WORD = re.compile(r"[\u3001-\u9fff]|[^\s\x00-\x20\u3001-\u9fff]+")
 CODE = "def f(x):\n    return x + 1  # add one\n"
@@ -46,10 +47,26 @@ def plain_shingles(text: str, n: int) -> set[str]:
 # 3.1 shingles
 
 
+def shingles(text: str, n: int) -> set[str]:
+    got = call(mine.shingles, text, n)
+    expect(
+        isinstance(got, set | frozenset),
+        because=f"the shingles are a set, in which what stands there twice counts once; yours are a "
+        f"{type(got).__name__}",
+    )
+    return got
+
+
 @exercise("3.1")
 def test_windows_are_of_words():
+    got = shingles("red\n  green", 2)
+    expect(
+        got != {"red green", "green"},
+        because="'green' is a window of one word, and two are asked for: no window begins at a word that has fewer "
+        "than n - 1 words after it",
+    )
     expect_equal(
-        mine.shingles("red\n  green", 2),
+        got,
         {"red green"},
         because="a shingle is a run of words, joined by single spaces: take them from words(text); slices of "
         "the text itself are characters, and a line break more makes them differ",
@@ -59,7 +76,7 @@ def test_windows_are_of_words():
 @exercise("3.1")
 def test_windows_overlap():
     expect_equal(
-        sorted(mine.shingles("a b c d e", 3)),
+        sorted(shingles("a b c d e", 3)),
         ["a b c", "b c d", "c d e"],
         because="five words have three windows of three: one starts at every word that has two more after it. "
         "A missing last one is range's end, off by one; two missing are windows that don't overlap",
@@ -69,7 +86,7 @@ def test_windows_overlap():
 @exercise("3.1")
 def test_a_short_text_has_one_shingle():
     expect_equal(
-        [mine.shingles("one two", 5), mine.shingles("one", 5)],
+        [shingles("one two", 5), shingles("one", 5)],
         [{"one two"}, {"one"}],
         because="a text of fewer than n words is one shingle, all of it. With none, two different short texts "
         "are two empty sets, and those are equal: all short texts would be taken for one",
@@ -79,7 +96,7 @@ def test_a_short_text_has_one_shingle():
 @exercise("3.1")
 def test_an_empty_text_has_none():
     expect_equal(
-        [mine.shingles("", 5), mine.shingles(" \n ", 1)],
+        [shingles("", 5), shingles(" \n ", 1)],
         [set(), set()],
         because="a text without words has no shingle; yours seems to have the empty string for one",
     )
@@ -88,7 +105,7 @@ def test_an_empty_text_has_none():
 @exercise("3.1")
 def test_chinese_goes_by_characters():
     expect_equal(
-        mine.shingles("数据清洗", 3),
+        shingles("数据清洗", 3),
         {"数 据 清", "据 清 洗"},
         because="words(text) takes every Chinese character for a word; split() would find a single one, and "
         "two articles that differ in one character would share nothing",
@@ -100,7 +117,7 @@ def test_shingles_of_all_kinds_of_text():
     for text in TEXTS:
         for n in (1, 2, 3, 5):
             expect_equal(
-                mine.shingles(text, n),
+                shingles(text, n),
                 plain_shingles(text, n),
                 because=f"these are the runs of {n} words in {text[:30]!r}",
             )
@@ -137,8 +154,16 @@ def plain_windows(row: list[int], counts: list[int], n: int, multiplier: int) ->
 
 
 def windows(row: list[int], counts: list[int], n: int, multiplier: int = 10) -> tuple[list[int], list[int]]:
-    hashes, found = mine.window_hashes(np.array(row, np.uint64), np.array(counts, np.int64), n, np.uint64(multiplier))
-    return np.asarray(hashes).tolist(), np.asarray(found).tolist()
+    rows = np.array(row, np.uint64), np.array(counts, np.int64)
+    got = call(mine.window_hashes, *rows, n, np.uint64(multiplier))
+    expect_parts(
+        got,
+        ("hashes", "counts"),
+        because="two arrays are wanted: the hash of every window, and how many windows each document has",
+    )
+    hashes = array(got[0], None, np.uint64, because="it holds one number for each window, in one row")
+    expect_equal(np.shape(got[1]), (len(counts),), because="the second result has one number for each document")
+    return hashes.tolist(), np.asarray(got[1]).tolist()
 
 
 @exercise("3.2")
@@ -172,11 +197,16 @@ def test_a_short_document_has_one_window():
         because="documents of one and of two words have one window each: a document's first "
         "window stays, however few words are left",
     )
+    expect(
+        hashes[:2] != [567, 671],
+        because="567 and 671 hold words of the next document; 5 alone is 500, and 6 7 is 670: left > j tells whether "
+        "word j is still in this document",
+    )
     expect_equal(
         hashes,
         [500, 670, 123],
-        because="what a short document lacks counts as 0: 5 is 500, and 6 7 is 670. Yours took words of the "
-        "next document (left > j tells whether word j is still in this one)",
+        because="what a short document lacks counts as 0, and a 0 takes a place like any word: 5 is 500, and 6 7 is "
+        "670. Every step multiplies, whether a word is left to add or not",
     )
 
 
@@ -207,8 +237,8 @@ def test_windows_equal_pythons_integers():
 @exercise("3.2")
 def test_no_documents_and_no_words():
     for counts in ([], [0, 0]):
-        got = mine.window_hashes(np.zeros(0, np.uint64), np.array(counts, np.int64), 3)
-        expect(len(got[0]) == 0, because=f"documents of {counts} words have no windows")
+        hashes, _ = windows([], counts, 3)
+        expect_equal(hashes, [], because=f"documents of {counts} words have no windows")
 
 
 # the fast way is the plain way

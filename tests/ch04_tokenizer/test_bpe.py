@@ -3,13 +3,13 @@
 import heapq
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from tokenizers import pre_tokenizers
 
 from chapters.ch04_tokenizer import bpe
-from chapters.judge import exercise, expect, expect_close, expect_equal
-from shared.data.pretokens import splitter
+from chapters.judge import NO_RESULT, exercise, expect, expect_close, expect_equal
+from shared.data.pretokens import Split, splitter
 from shared.data.tokenizer_json import to_bytes
 
 SPLIT = splitter()
@@ -17,9 +17,19 @@ SPLIT = splitter()
 # 4.1 count_pretokens
 
 
+def counted(text: str, split: Split, special_tokens: Sequence[str] = ()) -> Mapping[str, int]:
+    got = bpe.count_pretokens(text, split, special_tokens)
+    expect(got is not None, because=NO_RESULT)
+    expect(
+        isinstance(got, Mapping),
+        because=f"a Counter is wanted, which says how often each pretoken occurs; yours is a {type(got).__name__}",
+    )
+    return got
+
+
 @exercise("4.1")
 def test_words_keep_their_space():
-    got = bpe.count_pretokens("to be or not to be", SPLIT)
+    got = counted("to be or not to be", SPLIT)
     expect_equal(
         dict(got),
         {"to": 1, " be": 2, " or": 1, " not": 1, " to": 1},
@@ -30,7 +40,7 @@ def test_words_keep_their_space():
 
 @exercise("4.1")
 def test_a_special_token_is_not_text():
-    got = bpe.count_pretokens("ab<|end|>cd", SPLIT, ["<|end|>"])
+    got = counted("ab<|end|>cd", SPLIT, ["<|end|>"])
     expect(
         "<|" not in got and "end" not in got and "|>" not in got,
         because="the special token was cut up and counted like ordinary text; cut the text at special tokens first, "
@@ -44,18 +54,43 @@ def test_a_special_token_is_not_text():
 
 @exercise("4.1")
 def test_the_two_sides_stay_apart():
-    got = bpe.count_pretokens("ab<|end|>cd", SPLIT, ["<|end|>"])
-    expect_equal(
-        dict(got),
-        {"ab": 1, "cd": 1},
+    got = dict(counted("ab<|end|>cd", SPLIT, ["<|end|>"]))
+    expect(
+        "abcd" not in got,
         because="what stands before a special token and what stands after it are two texts: taken out and joined "
-        "they would make 'abcd', a word that is in neither, and a merge could reach across",
+        "they make 'abcd', a word that is in neither, and a merge could reach across",
+    )
+    expect(
+        got not in ({"ab": 1}, {"cd": 1}),
+        because=f"only {next(iter(got), '')!r} was counted, one part of the two. counts = Counter(...) inside the loop "
+        "begins anew with every part, and a return inside it ends with the first; counts.update(...) adds",
+    )
+    expect_equal(got, {"ab": 1, "cd": 1}, because="'ab<|end|>cd' has the pretokens 'ab' and 'cd', once each")
+
+
+@exercise("4.1")
+def test_capitals_count():
+    expect_equal(
+        dict(counted("The the", SPLIT)),
+        {"The": 1, " the": 1},
+        because="a pretoken is text as it stands, with its capitals: in lower case it could never be decoded again",
     )
 
 
 @exercise("4.1")
+def test_the_longer_special_token_wins():
+    for names in (["<|a|>", "<|a|>b"], ["<|a|>b", "<|a|>"]):
+        expect_equal(
+            dict(counted("x<|a|>by", SPLIT, names)),
+            {"x": 1, "y": 1},
+            because="where one special token is the beginning of another, the longer one is meant, in whatever order "
+            "they are given. A pattern of your own tries them in that order; special_pattern puts the longest first",
+        )
+
+
+@exercise("4.1")
 def test_parts_are_split_one_by_one():
-    got = bpe.count_pretokens("a  <|x|>  b<|y|>c", SPLIT, ["<|x|>", "<|y|>"])
+    got = counted("a  <|x|>  b<|y|>c", SPLIT, ["<|x|>", "<|y|>"])
     expect_equal(
         dict(got),
         {"a": 1, "  ": 1, " ": 1, " b": 1, "c": 1},
@@ -74,7 +109,7 @@ def test_counts_are_those_of_the_library():
         parts = text.split("<|end|>")
         want = Counter(to_bytes(piece).decode() for part in parts for piece, _ in library.pre_tokenize_str(part))
         expect_equal(
-            dict(bpe.count_pretokens(text, SPLIT, ["<|end|>"])),
+            dict(counted(text, SPLIT, ["<|end|>"])),
             dict(want),
             because=f"the counts for {text!r} are not those of the tokenizers library",
         )
@@ -91,7 +126,7 @@ def heap_of(entries: Iterable[tuple[bpe.Pair, int]]) -> list[tuple[int, bpe.Late
 
 def pop(entries: Iterable[tuple[bpe.Pair, int]], counts: dict[bpe.Pair, int]) -> object:
     try:
-        return bpe.pop_most_frequent(heap_of(entries), counts)
+        return bpe.pop_most_frequent(heap_of(entries), Counter(counts))  # a Counter, as in learn_merges
     except (IndexError, ValueError) as error:
         return f"{type(error).__name__}: {error}"
 
@@ -102,8 +137,14 @@ AB, AC, BC = (b"a", b"b"), (b"a", b"c"), (b"b", b"c")
 @exercise("4.2")
 def test_the_most_frequent_comes_first():
     counts = {AB: 5, AC: 9, BC: 7}
+    got = pop(counts.items(), counts)
+    expect(
+        got is not None,
+        because="None came back, although every entry of the heap is valid: an entry holds its count as a negative "
+        "number, -9 for 9, so compare pair_counts with minus that. (Or the pair was found, and isn't returned)",
+    )
     expect_equal(
-        pop(counts.items(), counts),
+        got,
         AC,
         because="the heap's first entry is the one with the largest count, for counts are stored as negatives",
     )
@@ -216,6 +257,11 @@ def merged(texts: list[str], frequencies: list[int], pair: bpe.Pair) -> tuple[li
     words = [as_word(text) for text in texts]
     where = index(words)
     change = bpe.apply_merge(pair, words, frequencies, where)
+    expect(change is not None, because="nothing came back: return by how much each pair's count changes")
+    expect(
+        isinstance(change, Mapping),
+        because=f"a Counter is wanted, pair -> by how much its count changes; yours is a {type(change).__name__}",
+    )
     return words, nonzero(change), where
 
 

@@ -1,6 +1,7 @@
 """Exercise 4.6: judged by what is encoded again, and when."""
 
 import threading
+from collections import OrderedDict
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_the_same_text_is_encoded_once():
     encoder = Encoder()
     cache = token_cache.TokenCache(encoder)
     got = [cache.encode("hello") for _ in range(3)]
-    expect_equal(got, [list(b"hello")] * 3, because="a hit must give the ids that the miss gave")
+    expect_equal(got, [list(b"hello")] * 3, because="a hit must give the ids that the miss gave, as a list")
     expect_equal(encoder.asked, ["hello"], because="the second and third time the ids come from the cache")
 
 
@@ -43,6 +44,19 @@ def test_hits_and_misses_are_counted():
     for text in ("a", "b", "a", "a"):
         cache.encode(text)
     expect_equal((cache.hits, cache.misses), (2, 2), because="a, b are misses; a, a are hits")
+
+
+@exercise("4.6")
+def test_no_ids_are_an_entry_too():
+    cache = token_cache.TokenCache(lambda text: [])
+    got = [cache.encode("") for _ in range(2)]
+    expect_equal(got, [[], []], because="the text's ids are an empty list, both times")
+    expect_equal(
+        (cache.hits, cache.misses),
+        (1, 1),
+        because="the second time the text is in the cache, with no ids. An empty entry counts as false: 'if found := "
+        "...' takes it for a miss; ask whether the key is in self._entries",
+    )
 
 
 class Colliding(str):
@@ -158,6 +172,98 @@ def test_a_long_text_keeps_nobody_waiting():
         not waited,
         because="while one thread encodes a long text, another can't get at ids that are there already: "
         "encode outside the lock",
+    )
+
+
+@exercise("4.6")
+def test_nothing_is_stored_before_it_is_known():
+    started, may_finish = threading.Event(), threading.Event()
+    got: list[object] = []
+
+    def encode(text: str) -> list[int]:
+        started.set()
+        may_finish.wait(10)
+        return [len(text)]
+
+    def ask() -> None:
+        try:
+            got.append(cache.encode("long"))
+        except Exception as error:  # raised below, in the test's own thread
+            got.append(error)
+            started.set()
+
+    cache = token_cache.TokenCache(encode)
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    threads[0].start()
+    started.wait(10)
+    threads[1].start()
+    threads[1].join(0.1)
+    may_finish.set()
+    for thread in threads:
+        thread.join()
+    for error in got:
+        if isinstance(error, Exception):
+            raise error
+    expect_equal(
+        got,
+        [[4], [4]],
+        because="while one thread was encoding the text another one asked for it, and got an entry without its ids: "
+        "store it when the ids are there, not at the miss",
+    )
+
+
+class Held(OrderedDict):
+    """Entries that note which methods were called while nobody held the lock."""
+
+    def __init__(self, lock: threading.Lock, unheld: list[str]) -> None:
+        super().__init__()
+        self.lock, self.unheld = lock, unheld
+
+
+def noting(name: str):
+    def method(self: Held, *arguments, **named):
+        if not self.lock.locked():
+            self.unheld.append(name)
+        return getattr(OrderedDict, name)(self, *arguments, **named)
+
+    return method
+
+
+for _name in ("__getitem__", "__setitem__", "__delitem__", "__contains__", "__iter__", "__len__", "get", "pop", ""
+              "popitem",
+              "move_to_end", "setdefault", "keys", "values", "items"):  # fmt: skip
+    setattr(Held, _name, noting(_name))
+
+
+class Counting(token_cache.TokenCache):
+    """A cache that notes whether hits or misses were counted while nobody held the lock."""
+
+    unheld: list[str] | None = None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if self.unheld is not None and name in ("hits", "misses") and not self._lock.locked():
+            self.unheld.append(name)
+        super().__setattr__(name, value)
+
+
+@exercise("4.6")
+def test_everything_shared_is_touched_under_the_lock():
+    """A race hardly ever shows; whether the lock is held shows every time."""
+    cache, entries, counts = Counting(Encoder(), capacity=1), [], []
+    cache._entries = Held(cache._lock, entries)
+    cache.unheld = counts
+    for text in ("a", "a", "b", "b"):
+        cache.encode(text)
+    expect(
+        not entries,
+        because=f"self._entries was used ({', '.join(dict.fromkeys(entries))}) while the lock was not held. Two "
+        "threads that change it at once can break the order of its entries: look up and store inside 'with "
+        "self._lock:'",
+    )
+    expect(
+        not counts,
+        because=f"self.{', self.'.join(dict.fromkeys(counts))} counted while the lock was not held. += reads, adds and "
+        "writes, and of two threads at once one is forgotten: count inside 'with self._lock:'",
     )
 
 

@@ -1,12 +1,13 @@
 """Exercises 4.4 and 4.5: judged by ids worked out by hand and by the tokenizers library."""
 
 import random
+import unicodedata
 from collections.abc import Iterator, Mapping
 
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from chapters.ch04_tokenizer import tokenizer
-from chapters.judge import exercise, expect, expect_equal
+from chapters.judge import NO_RESULT, exercise, expect, expect_equal, expect_raises
 from shared.data.tokenizer_json import to_bytes, to_spelling
 
 # 4.4 merge_by_rank
@@ -33,9 +34,32 @@ def ranks_of(*pairs: str) -> dict[tuple[bytes, bytes], int]:
     return {tuple(part.encode() for part in pair.split()): rank for rank, pair in enumerate(pairs)}
 
 
+def merge(piece: bytes, ranks: Mapping[tuple[bytes, bytes], int]) -> list[bytes]:
+    got = tokenizer.merge_by_rank(piece, ranks)
+    expect(got is not None, because=NO_RESULT)
+    expect(isinstance(got, list), because=f"a list of tokens is wanted; yours is a {type(got).__name__}")
+    expect(
+        all(isinstance(token, bytes) for token in got),
+        because=f"tokens are bytes, and {got!r:.60} holds others: list(piece), or a loop over piece, gives integers. "
+        "bytes([byte]) makes a token of one",
+    )
+    return got
+
+
+@exercise("4.4")
+def test_one_pair():
+    expect_equal(merge(b"ab", {(b"a", b"b"): 5}), [b"ab"], because="a and b have a rank, so they become one token")
+    expect_equal(
+        merge(b"ab", {(b"a", b"b"): 0}),
+        [b"ab"],
+        because="0 is a rank, the best there is. It counts as false: 'ranks.get(pair) or NEVER' and 'if "
+        "ranks.get(pair)' take it for none. ranks.get(pair, NEVER) doesn't",
+    )
+
+
 @exercise("4.4")
 def test_the_lowest_rank_is_first():
-    got = tokenizer.merge_by_rank(b"abc", ranks_of("b c", "a b"))
+    got = merge(b"abc", ranks_of("b c", "a b"))
     expect_equal(
         got,
         [b"a", b"bc"],
@@ -46,7 +70,7 @@ def test_the_lowest_rank_is_first():
 
 @exercise("4.4")
 def test_a_merge_makes_new_neighbours():
-    got = tokenizer.merge_by_rank(b"there", ranks_of("h e", "t he", "r e", "the re"))
+    got = merge(b"there", ranks_of("h e", "t he", "r e", "the re"))
     expect_equal(
         got,
         [b"there"],
@@ -59,7 +83,7 @@ def test_a_merge_makes_new_neighbours():
 def test_not_the_longest_token():
     ranks = ranks_of("c d", "a b", "ab c")
     expect_equal(
-        tokenizer.merge_by_rank(b"abcd", ranks),
+        merge(b"abcd", ranks),
         [b"ab", b"cd"],
         because="BPE replays the merges in the order they were learnt. Taking the longest token from the left "
         "would give 'abc' and 'd', and the model has never seen a text cut like that",
@@ -68,7 +92,7 @@ def test_not_the_longest_token():
 
 @exercise("4.4")
 def test_equal_neighbours_from_the_left():
-    got = [tokenizer.merge_by_rank(b"a" * n, ranks_of("a a", "aa aa")) for n in range(6)]
+    got = [merge(b"a" * n, ranks_of("a a", "aa aa")) for n in range(6)]
     want = [[], [b"a"], [b"aa"], [b"aa", b"a"], [b"aaaa"], [b"aaaa", b"a"]]
     expect_equal(got, want, because="of several equal pairs the leftmost is merged first, and pairs may not overlap")
 
@@ -76,7 +100,7 @@ def test_equal_neighbours_from_the_left():
 @exercise("4.4")
 def test_bytes_nobody_merges():
     expect_equal(
-        tokenizer.merge_by_rank("é!".encode(), ranks_of("a b")),
+        merge("é!".encode(), ranks_of("a b")),
         [b"\xc3", b"\xa9", b"!"],
         because="bytes are the smallest tokens: what no merge knows stays one token a byte",
     )
@@ -85,7 +109,7 @@ def test_bytes_nobody_merges():
 @exercise("4.4")
 def test_the_ranks_are_looked_up():
     ranks = LookedUp({(bytes([a]), bytes([b])): 256 * a + b for a in range(97, 123) for b in range(97, 123)})
-    got = tokenizer.merge_by_rank(b"zyx", ranks)
+    got = merge(b"zyx", ranks)
     expect_equal(got, [b"z", b"yx"], because="of (z,y) and (y,x) the second has the lower rank")
     expect(
         not ranks.walked,
@@ -109,7 +133,7 @@ def test_equal_to_the_library():
         piece = "".join(rng.choices([*words, *"thearmob", "中", "ï"], k=rng.randint(1, 4)))
         want = [to_bytes(token.value) for token in library.model.tokenize(to_spelling(piece.encode()))]
         expect_equal(
-            tokenizer.merge_by_rank(piece.encode(), ranks),
+            merge(piece.encode(), ranks),
             want,
             because=f"the tokens of {piece!r} are not those of the tokenizers library with the same merges",
         )
@@ -182,4 +206,22 @@ def test_any_text_comes_back():
             data = data[cut:]
         known = list(dict.fromkeys(piece for piece in pieces if len(piece) > 1))
         ids = [piece[0] if len(piece) == 1 else 256 + known.index(piece) for piece in pieces]
-        expect_equal(decoded(ids, *known), text, because="wherever the tokens cut the bytes, the text must come back")
+        got = decoded(ids, *known)
+        expect(
+            got == text
+            or not isinstance(got, str)
+            or unicodedata.normalize("NFC", got) != unicodedata.normalize("NFC", text),
+            because=f"{ascii(text)} came back as {ascii(got)}: it looks the same, for letters and their accents were "
+            "put together (NFC) or taken apart. What was encoded has to come back, character for character",
+        )
+        expect_equal(got, text, because="wherever the tokens cut the bytes, the text must come back")
+
+
+@exercise("4.5")
+def test_an_unknown_id_is_an_error():
+    with expect_raises(
+        tokenizer.TokenizerError,
+        because="no token has the id 99999. Left out, a wrong tokenizer would go unnoticed; self.token_bytes(id) "
+        "raises TokenizerError, which says so",
+    ):
+        byte_tokenizer().decode([72, 99_999])

@@ -213,9 +213,12 @@ def test_truncation_with_the_real_tokenizer(tokenizer):
 # time_limit
 
 
-def test_a_limit_must_be_positive():
-    for wrong in (0, -1, float("nan")):
-        with pytest.raises(ValueError, match="above 0"), time_limit(wrong):
+def test_a_limit_must_be_one_that_can_be_kept():
+    for wrong in (0, -1, float("nan"), float("inf"), 1e10, 1e-9):
+        with pytest.raises(ValueError, match=r"from 0\.001 to 1,000,000 seconds, not "), time_limit(wrong):
+            pass
+    for right in (0.001, 1e6):
+        with time_limit(right):
             pass
 
 
