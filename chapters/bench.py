@@ -150,14 +150,13 @@ def parse_range(text: str, option: str) -> tuple[int, int]:
 
 def prepare_output(path: Path | None) -> None:
     """Make sure that a file can be written there before a long run, not after it. Raises BookError."""
+    from shared.measure.outputs import check_output
+
     if path is not None:
         try:
-            path.resolve().parent.mkdir(parents=True, exist_ok=True)
-            probe = path.with_name(f".{path.name}.probe")
-            probe.touch()
-            probe.unlink()
-        except OSError as error:
-            raise BookError(f"{path}: can't be written: {error.strerror}") from None
+            check_output(path, {})
+        except ValueError as error:
+            raise BookError(str(error)) from None
 
 
 def write_report(path: Path, report: dict[str, Any]) -> None:

@@ -11,8 +11,8 @@ import pytest
 from shared.data import clean, corpus, dedup, minhash, shingles
 from shared.data.dedup import deduplicate
 from shared.data.dedup_job import sized_lines
-from shared.data.outputs import check_output
 from shared.data.reader import MAX_LINE_BYTES, BadLine, ReadStats, read_jsonl
+from shared.measure.outputs import check_output
 
 GOOD = b'{"text": "This is a line of more than ten words, so that no filter for length will drop it."}\n'
 COMMANDS = [clean.main, dedup.main]
