@@ -116,7 +116,8 @@ def check(what: str | None, book: Book, progress: Progress) -> list[Result]:
                 result = Result(exercise, "to do", [f"{file}:{region.body_first}"])
                 progress.checked.pop(exercise.id, None)
             else:
-                result = judge(exercise, own, f"{file}:{region.body_first}")
+                body = [f"{file}:{line}" for line in range(region.body_first, region.last + 1)]
+                result = judge(exercise, own, body)
                 if result.status == "to do":
                     progress.checked.pop(exercise.id, None)
                 else:
@@ -158,15 +159,20 @@ def module_bodies(book: Book, module: Module) -> dict[str, Region]:
     return {region.id: region for region in find_regions(reader_text(module, book), book.relative(module.view))}
 
 
-def judge(exercise: Exercise, outcomes: list[dict[str, Any]], place: str) -> Result:
-    """Turn an exercise's test outcomes into one result: the first rejection speaks, and an error is named beside it."""
+def judge(exercise: Exercise, outcomes: list[dict[str, Any]], body: list[str]) -> Result:
+    """Turn an exercise's test outcomes into one result: the first rejection speaks, and an error is named beside it.
+
+    body: the places of the answer's lines. An error is shown where it passed through them: what was called from there
+    may be right, and have been handed the wrong thing.
+    """
     hint = f"python -m chapters hint {exercise.id}"
     rejected = [outcome for outcome in outcomes if outcome["outcome"] == "rejected"]
     crashed = [outcome for outcome in outcomes if outcome["outcome"] == "crashed"]
     if failed := rejected or crashed:
         first = failed[0]
         error = [f"and in another test: {crashed[0]['detail']}"] if rejected and crashed else []
-        where = (first["outcome"] == "crashed" and first["place"]) or place
+        passed = [place for place in first.get("places", []) if place in body]
+        where = (first["outcome"] == "crashed" and (passed[0] if passed else first["place"])) or body[0]
         return Result(
             exercise,
             "not yet",

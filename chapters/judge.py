@@ -85,7 +85,8 @@ def expect_close(got: Any, want: Any, because: str, rtol: float = 1e-5, atol: fl
         if all(type(v) in (int, float) and v and np.isfinite(v) for v in (g, w)):
             ratio = f" ({g / w:.3g} times)"
         count = f"; {int(wrong.sum())} of {wrong.size} values are wrong" if wrong.size > 1 else ""
-        raise Rejected(f"expected {number(w)}{place}, got {number(g)}{ratio}{count}", because)
+        wanted, found = numbers(w, g)
+        raise Rejected(f"expected {wanted}{place}, got {found}{ratio}{count}", because)
 
 
 @contextmanager
@@ -135,8 +136,13 @@ def plainly_equal(got: Any, want: Any) -> bool:
     )
 
 
-def number(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def numbers(want: Any, got: Any) -> tuple[str, str]:
+    """Both as text, with as many digits as it takes to tell them apart."""
+    if not (isinstance(want, float) and isinstance(got, float)):
+        wanted, found = (f"{value:.6g}" if isinstance(value, float) else str(value) for value in (want, got))
+        return wanted, found
+    digits = next((d for d in (6, 9, 12) if f"{want:.{d}g}" != f"{got:.{d}g}"), 17)
+    return f"{want:.{digits}g}", f"{got:.{digits}g}"
 
 
 def unlike(want: Any, got: Any) -> tuple[str, str]:

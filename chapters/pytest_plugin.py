@@ -96,9 +96,9 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
                 "a timer of yours sent it: ITIMER_REAL counts the time on the wall and sends SIGALRM",
             )
         item.config.stash[endless].add(ident)  # one of them is enough to wait for
-        place = readers_line(traceback.extract_stack(frame))
+        places = readers_lines(traceback.extract_stack(frame))
         raise Rejected(
-            f"not finished after {limit:g} s" + (f", at {place}" if place else ""),
+            f"not finished after {limit:g} s" + (f", at {places[0]}" if places else ""),
             "a loop that never ends (what should make it stop?), far more work than this input needs, or a lock that "
             "waits for itself",
         )
@@ -126,7 +126,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     ident = exercise_id(item)
     outcome: dict[str, Any] | None = None
     if call.excinfo is not None:
-        error, place = call.excinfo.value, readers_line(traceback.extract_tb(call.excinfo.tb))
+        error, places = call.excinfo.value, readers_lines(traceback.extract_tb(call.excinfo.tb))
+        place = places[0] if places else ""
         todo = find_todo(error)
         if todo is not None:
             report.outcome = "skipped"
@@ -146,6 +147,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
                 "detail": detail,
                 "because": "",
                 "place": place,
+                "places": places,
                 "traceback": str(report.longrepr),
             }
         elif report.skipped:
@@ -184,13 +186,11 @@ def stub_place(todo: Todo) -> tuple[str, int]:
     return shown(frame.filename), frame.lineno or 0
 
 
-def readers_line(stack: traceback.StackSummary) -> str:
-    """The innermost place in a reader's file, as `chapters/ch09_kv_cache/kv_cache.py:41`; empty when there is none."""
-    for frame in reversed(stack):
-        name = shown(frame.filename)
-        if name.startswith("chapters/ch"):
-            return f"{name}:{frame.lineno}" if frame.lineno else name  # a loop's jump back stands in no line
-    return ""
+def readers_lines(stack: traceback.StackSummary) -> list[str]:
+    """The places in readers' files, innermost first, each as `chapters/ch09_kv_cache/kv_cache.py:41`."""
+    named = [(shown(frame.filename), frame.lineno) for frame in reversed(stack)]
+    # a loop's jump back stands in no line
+    return [f"{name}:{line}" if line else name for name, line in named if name.startswith("chapters/ch")]
 
 
 def shown(filename: str) -> str:

@@ -32,3 +32,10 @@ def test_what_ends_a_test_passes_through(error):
     with pytest.raises(type(error)) as caught, expect_raises(ValueError, because="no matter"):
         raise error
     assert caught.value is error
+
+
+def test_numbers_show_the_digits_that_differ():
+    assert "expected 9.94694213, got 9.94694417" in said(
+        lambda: expect_close(9.94694417, 9.94694213, because="float64 was narrowed", rtol=1e-9)
+    )
+    assert "expected 6, got 9 (1.5 times)" in said(lambda: expect_close(9.0, 6.0, because="squared"))

@@ -39,6 +39,16 @@ def test_crash_names_the_readers_line(book):
     assert "chapters/ch03_toy/parts.py:13" in text
 
 
+def test_a_crash_in_what_the_answer_called_is_shown_in_the_answer(book):
+    """double is right; it was handed nothing."""
+    book.solve("3.1", "return x + x")
+    book.solve("3.2", "square = double(None)\nreturn square")
+    text = book.run("check", "3.2", ok=False)
+    assert "TypeError" in text
+    line = book.view.read_text().splitlines().index("        square = double(None)") + 1
+    assert f"chapters/ch03_toy/parts.py:{line} " in text
+
+
 def test_an_endless_loop_is_stopped(book):
     book.edit("pyproject.toml", lambda text: text.replace('addopts = "', 'addopts = "--exercise-seconds=1 '))
     book.solve("3.1", "while True:\n    pass")
