@@ -10,6 +10,7 @@ from chapters.bench_stacks import CURRENT, Dtype, Stack, measure, print_table
 from chapters.bench_table import record
 from chapters.console import console
 from chapters.regions import BookError
+from chapters.reports import prepare_output, write_report
 
 app = typer.Typer(no_args_is_help=False)
 
@@ -146,24 +147,3 @@ def parse_range(text: str, option: str) -> tuple[int, int]:
         return int(low), int(high or low)
     except ValueError:
         raise BookError(f"{option}: {text!r} is not LOW:HIGH, as in 16:128") from None
-
-
-def prepare_output(path: Path | None) -> None:
-    """Make sure that a file can be written there before a long run, not after it. Raises BookError."""
-    from shared.measure.outputs import check_output
-
-    if path is not None:
-        try:
-            check_output(path, {})
-        except ValueError as error:
-            raise BookError(str(error)) from None
-
-
-def write_report(path: Path, report: dict[str, Any]) -> None:
-    from shared.measure.files import write_json
-
-    try:
-        write_json(path, report)
-    except OSError as error:
-        raise BookError(f"{path}: can't be written: {error.strerror}") from None
-    console.print(f"{path}: written", markup=False)

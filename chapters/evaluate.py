@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chapters.bench import prepare_output, write_report
 from chapters.console import console
 from chapters.regions import BookError
+from chapters.reports import prepare_output, write_report
 
 if TYPE_CHECKING:
     from shared.data.chat import ChatTemplate
