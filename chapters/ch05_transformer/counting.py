@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/model/counting.py (version b600340a5c52).
+# Yours to finish. Generated from shared/model/counting.py (version 1e09829dd162).
 """What a model holds and what a token costs, from its config alone: parameters, and floating-point operations."""
 
 from chapters import Todo
@@ -27,10 +27,10 @@ def flops_per_token(config: ModelConfig, context: int) -> int:
     """Floating-point operations of the matrix products that compute one token's logits, as `FlopCounterMode` counts.
 
     context: how many tokens its queries are compared with, itself among them. Each number of a matrix costs two for
-    each token, a product and a sum. Norms, rope, softmax and silu are left out, as they are there.
+    each token, a product and a sum. Norms, rope, softmax, silu and biases are left out, as they are there.
 
-    By hand, for dim 4, one layer, 2 heads of 2, 1 key head, hidden 8, vocabulary 10, context 3: q and o are 4 by 4, k
-    and v 2 by 4: 48; gate, up, down: 96; the head: 40; scores and weighted mean: 2 * 3 * 4 = 24. Twice 208 is 416.
+    By hand, for dim 4, one layer, 3 heads of 2, 1 key head, hidden 8, vocabulary 13, context 5: q and o are 6 by 4, k
+    and v 2 by 4: 64; gate, up, down: 96; the head: 52; scores and weighted mean: 2 * 5 * 6 = 60. Twice 272 is 544.
     """
     # exercise 5.9: count the multiplications, layer by layer, then the head, and double the sum
     #   looking up a row of the embedding multiplies nothing; the head multiplies, tied or not; scores are computed by

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/model/transformer.py (version f36e9adf1750).
+# Yours to finish. Generated from shared/model/transformer.py (version 399835277769).
 """The Llama family in plain torch: pure functions for the layers, and a model that strings them together.
 
 Tensors of heads have the layout [batch, heads, length, head_dim]. Nothing here keeps state between two calls: what a
@@ -42,7 +42,8 @@ def linear(x: Tensor, w: Weight) -> Tensor:
 def rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Scale each vector to unit root-mean-square, then by `weight` (Zhang & Sennrich 2019, section 3).
 
-    x: [..., dim], any float dtype; weight: [dim]. Returns x's shape and dtype; the mean is taken in float32 at least.
+    x: [..., dim], any float dtype; weight: [dim], of the same dtype. Returns x's shape and dtype; the mean is taken in
+    float32 at least: bfloat16 and float16 are widened for it, and float64 stays float64.
 
     >>> rmsnorm(torch.tensor([3.0, 4.0]), torch.ones(2), eps=0.0)  # rms = sqrt((9 + 16) / 2) = 3.5355
     tensor([0.8485, 1.1314])

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/model/dequantize.py (version ef95e2c05cfc).
+# Yours to finish. Generated from shared/model/dequantize.py (version e12ef9a2dcae).
 """GGUF's quantised weights, turned back into float32 by hand: the formats that the book's model is stored in.
 
 llama.cpp quantises 32 neighbouring weights of a row together. Such a block holds a scale (and in some formats an
@@ -19,7 +19,7 @@ BLOCK = 32  # weights
 def nibbles(packed: Array) -> Array:
     """Two levels of four bits in each byte: the low halves are levels 0 to 15 of a block, the high ones 16 to 31.
 
-    packed: uint8 [blocks, 16]. Returns uint8 [blocks, 32], each 0 to 15.
+    packed: uint8 [blocks, 16]. Returns uint8 [blocks, 32], each 0 to 15. (Half a byte is called a nibble.)
     """
     return np.concatenate((packed & 0x0F, packed >> 4), axis=1)
 

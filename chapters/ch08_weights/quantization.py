@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/model/quantization.py (version d9da292a17e3).
+# Yours to finish. Generated from shared/model/quantization.py (version f312c9bcd093).
 """Quantisation by hand: numbers as small integers and a scale, symmetric and affine, a tensor, a row or a group each.
 
 A quantised number is `scale * (level - zero_point)`. Symmetric quantisation has no zero point: its levels run from
@@ -26,10 +26,12 @@ def check_finite(x: Tensor) -> None:
 def quantize_symmetric(x: Tensor, highest: int = 127, dim: int | None = None) -> tuple[Tensor, Tensor]:
     """Levels from -highest to highest, so that the largest |x| gets the highest level.
 
-    x: any float tensor; dim: the axis that shares a scale, or None for one scale in all. For a weight [out, in],
-    dim=-1 gives each output channel (row) its own: "per channel".
-    Returns levels, int8, shaped as x, and the scale, in x's dtype: [..., 1] at `dim`, or [] for None. The error of
-    scale * levels is half a scale at most. Where x is all zero the scale is 1. Raises ValueError for nan or infinity.
+    x: any float tensor, which stays as it is; dim: the axis that shares a scale, or None for one scale in all. For a
+    weight [out, in], dim=-1 gives each output channel (row) its own: "per channel".
+    Returns levels, int8, shaped as x, and the scale, in x's dtype: [..., 1] at `dim`, or [] for None. Where x is all
+    zero the scale is 1. Raises ValueError for nan or infinity.
+    The error of scale * levels is half a scale at most for float32 and float64. In float16 and bfloat16 the quotient
+    is rounded before it becomes a level: up to a scale there, and 127 / 127 may come out as 128, so clamp.
 
     >>> quantize_symmetric(torch.tensor([[-1.27, 0.5], [0.0, 2.54]]), dim=-1)
     (tensor([[-127,   50],

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/model/tensor_file.py (version 683e98279d5a).
+# Yours to finish. Generated from shared/model/tensor_file.py (version 51bcba6b62c9).
 """Safetensors read by hand: eight bytes, a JSON header, and numbers that are mapped into memory where they lie.
 
 The format (github.com/huggingface/safetensors, "Format"): 8 bytes, little-endian: the header's length; the header, a
@@ -29,6 +29,16 @@ class WeightsError(ValueError):
     """Weights that cannot be loaded; the message names the file or the tensor, and says what to do."""
 
 
+class UnknownDtype(WeightsError):
+    """The file is whole, and its numbers are of a type that can't be read here."""
+
+
+def shown(value: object, most: int = 100) -> str:
+    """A name or value from a file, for a message: quoted, without control characters, and not a megabyte of it."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 @dataclass(frozen=True)
 class Entry:
     """One tensor of a file: its dtype by the file's name for it, its shape, and its bytes, counted from the data."""
@@ -44,7 +54,7 @@ def unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise WeightsError(f"the name {next(name for name in names if names.count(name) > 1)!r} appears twice")
+        raise WeightsError(f"the name {shown(next(n for n in names if names.count(n) > 1))} appears twice")
     return found
 
 
@@ -70,14 +80,19 @@ def check_layout(header: Mapping[str, Any], n_bytes: int) -> dict[str, Entry]:
     Raises WeightsError, naming the tensor, for an unknown dtype, for bytes that aren't shape times size, and unless
     the tensors cover the data exactly: none outside, none on top of another, no byte left over.
     """
+    metadata = header.get("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(_is_text(part) for pair in metadata.items() for part in pair):
+        raise WeightsError("__metadata__ must map names to texts")
     entries = {name: _entry(name, value) for name, value in header.items() if name != "__metadata__"}
     end = 0
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
         if entry.end > n_bytes:
-            raise WeightsError(f"tensor {name!r} ends at byte {entry.end} of the data, which has {n_bytes}")
+            raise WeightsError(f"tensor {shown(name)} ends at byte {entry.end} of the data, which has {n_bytes}")
         if entry.begin != end:
             what = "lies on top of another" if entry.begin < end else "leaves a hole before it"
-            raise WeightsError(f"tensor {name!r} {what}: it begins at byte {entry.begin}, and the last ended at {end}")
+            raise WeightsError(
+                f"tensor {shown(name)} {what}: it begins at byte {entry.begin}, and the last ended at {end}"
+            )
         end = entry.end
     if end != n_bytes:
         raise WeightsError(f"the tensors end at byte {end} of the data, which has {n_bytes}")
@@ -85,17 +100,29 @@ def check_layout(header: Mapping[str, Any], n_bytes: int) -> dict[str, Entry]:
 
 
 def _entry(name: str, value: Any) -> Entry:
+    label = f"tensor {shown(name)}"
+    if not _is_text(name):
+        raise WeightsError(f"{label} is named by half a character (a lone surrogate)")
     try:
         dtype, shape, (begin, end) = value["dtype"], tuple(value["shape"]), value["data_offsets"]
     except (TypeError, KeyError, ValueError) as error:
-        raise WeightsError(f"tensor {name!r} needs a dtype, a shape and two data_offsets") from error
-    if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)) or begin > end:
-        raise WeightsError(f"tensor {name!r} has shape {list(shape)} and offsets {[begin, end]}: no such tensor exists")
-    if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise WeightsError(f"tensor {name!r} has the dtype {dtype!r}, and only {', '.join(DTYPES)} can be read")
+        raise WeightsError(f"{label} needs a dtype, a shape and two data_offsets") from error
+    if len(value) > 3:
+        raise WeightsError(f"{label} needs a dtype, a shape and two data_offsets, and has {len(value)} fields")
+    numbers = (*shape, begin, end)
+    if not all(type(n) is int and n >= 0 for n in numbers) or begin > end or math.prod(n or 1 for n in shape) >= 2**63:
+        raise WeightsError(f"{label} has shape {shown([*shape])} and offsets {shown([begin, end])}: no such tensor")
+    if not isinstance(dtype, str):
+        raise WeightsError(f"{label} has the dtype {shown(dtype)}, which is no name")
+    if dtype not in DTYPES:
+        raise UnknownDtype(f"{label} has the dtype {shown(dtype)}, and only {', '.join(DTYPES)} can be read")
     if (need := math.prod(shape) * DTYPES[dtype].itemsize) != end - begin:
-        raise WeightsError(f"tensor {name!r} has {end - begin} bytes, and {dtype} {list(shape)} takes {need}")
+        raise WeightsError(f"{label} has {end - begin} bytes, and {dtype} {shown([*shape])} takes {need}")
     return Entry(dtype, shape, begin, end)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def tensor_view(data: bytearray | mmap.mmap, data_start: int, entry: Entry) -> Tensor:
@@ -125,12 +152,16 @@ class TensorFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            if path.exists() and not path.is_file():  # opening a pipe would wait for someone to write into it
+                raise OSError("it isn't a regular file")
             with path.open("rb") as file:
                 self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # writable, or torch would warn
             header, self._start = parse_header(self._data)
             self.entries = check_layout(header, len(self._data) - self._start)
         except OSError as error:
             raise WeightsError(f"{path} cannot be read: {error.strerror or error}") from error
+        except UnknownDtype as error:
+            raise WeightsError(f"{path}: {error}") from error
         except ValueError as error:  # WeightsError is one, and so is mmap's "cannot mmap an empty file"
             raise WeightsError(f"{path} is damaged or cut short: {error}. Copy or fetch it again.") from error
 
@@ -138,11 +169,16 @@ class TensorFile:
         return tensor_view(self._data, self._start, self.entries[name])
 
     def release(self, name: str) -> None:
-        """Give a tensor's pages back to the system; they are read again if anybody looks. For after a conversion."""
+        """Give a tensor's pages back to the system; they are read again if anybody looks. For after a conversion.
+
+        Whatever was written to the tensor is lost. A page that holds part of a neighbour, too, stays.
+        """
         if hasattr(self._data, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
             entry = self.entries[name]
-            begin = (self._start + entry.begin) // mmap.PAGESIZE * mmap.PAGESIZE
-            self._data.madvise(mmap.MADV_DONTNEED, begin, self._start + entry.end - begin)
+            begin = -(-(self._start + entry.begin) // mmap.PAGESIZE) * mmap.PAGESIZE
+            end = (self._start + entry.end) // mmap.PAGESIZE * mmap.PAGESIZE
+            if begin < end:
+                self._data.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
 
 def build_header(shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
@@ -158,8 +194,16 @@ def build_header(shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> bytes:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file. Wide numbers go first, so that each begins at a multiple of its own size."""
+    """Write a safetensors file. Wide numbers go first, so that each begins at a multiple of its own size.
+
+    Raises WeightsError, before anything is written, for a tensor that the file can't hold.
+    """
     names = {dtype: name for name, dtype in DTYPES.items()}
+    for name, tensor in tensors.items():
+        if name == "__metadata__" or not _is_text(name):
+            raise WeightsError(f"a tensor can't be called {shown(name)} in a safetensors file")
+        if tensor.dtype not in names:
+            raise WeightsError(f"tensor {shown(name)} is {tensor.dtype}, and only {', '.join(DTYPES)} can be written")
     order = sorted(tensors, key=lambda name: -tensors[name].dtype.itemsize)
     with path.open("wb") as file:
         file.write(build_header({n: (names[tensors[n].dtype], tuple(tensors[n].shape)) for n in order}))

@@ -13,7 +13,8 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
-from shared.model.transformer import Embedding, Layer, Linear, Transformer, linear
+from shared.measure.memory import free_unused_memory
+from shared.model.transformer import Layer, Linear, Transformer, linear
 
 
 def calibration_ids(encode: Callable[[str], Sequence[int]], n: int = 512) -> Tensor:
@@ -72,7 +73,8 @@ class Percentile:
 def clip_value(x: Tensor, percent: float) -> float:
     """The smallest number that at least `percent` % of |x| don't exceed: clip there, and the few outliers saturate.
 
-    x: any shape, not empty; percent: above 0, at most 100. 100 gives the largest |x|.
+    x: any shape, not empty; percent: above 0, at most 100. 100 gives the largest |x|. It is one of the |x| itself,
+    not a number between two of them.
 
     >>> clip_value(torch.tensor([-5.0, 1.0, 2.0, -3.0]), percent=75)
     3.0
@@ -80,22 +82,25 @@ def clip_value(x: Tensor, percent: float) -> float:
     if not 0 < percent <= 100 or x.numel() == 0:
         raise ValueError(f"percent must be above 0 and at most 100, not {percent}, and x must not be empty")
     # exercise 8.7: of the n absolute values, the k-th smallest, where k is percent of n, rounded up
-    #   torch.kthvalue counts from 1; take 1e-9 off before math.ceil, or 99.9 % of 1000 are 999.0000000000001
+    #   torch.kthvalue counts from 1; take 1e-9 off before math.ceil, for 99.9 / 100 * 1000 is 999.0000000000001
     k = max(1, math.ceil(percent * x.numel() / 100 - 1e-9))
     return float(x.abs().flatten().kthvalue(k).values)
     # end
 
 
 class Watched(nn.Module):
-    """A weight that multiplies as ever and shows its observer what it is multiplied with."""
+    """A weight that multiplies as ever and shows its observer what it is multiplied with.
 
-    def __init__(self, weight: Tensor, observer: Observer) -> None:
+    The head only looks: nobody reads these logits, and for 512 tokens they'd be as large as its weight.
+    """
+
+    def __init__(self, weight: Tensor, observer: Observer, is_head: bool) -> None:
         super().__init__()
-        self.weight, self.observer = weight, observer
+        self.weight, self.observer, self.is_head = weight, observer, is_head
 
     def linear(self, x: Tensor) -> Tensor:
         self.observer.update(x.detach().flatten(0, -2))  # [tokens, channels]
-        return linear(x, self.weight)
+        return x if self.is_head else linear(x, self.weight)
 
     def rows(self, ids: Tensor) -> Tensor:
         return self.weight[ids]
@@ -111,11 +116,14 @@ def watch(model: Transformer, ids: Tensor, make_observer: Callable[[], Seen]) ->
     watched = copy.deepcopy(model, memo=dict(shared))
     observers: dict[str, Seen] = {}
     for name, module in watched.named_modules():
-        if isinstance(module, Linear) or (isinstance(module, Embedding) and model.lm_head is None):
+        is_head = module is (watched.lm_head or watched.model.embed_tokens)
+        if isinstance(module, Linear) or is_head:
             observers[name] = make_observer()
             weight = module.weight
             del module.weight
-            module.weight = Watched(weight, observers[name])
+            module.weight = Watched(weight, observers[name], is_head)
+    for layer in watched.model.layers:
+        layer.register_forward_hook(lambda *_: free_unused_memory())  # or freed activations pile up, layer by layer
     for batch in ids:  # row by row, for less memory
         watched(batch[None])
     return observers
@@ -127,7 +135,8 @@ def smooth_scales(activation_max: Tensor, weight_max: Tensor, alpha: float = 0.5
     activation_max, weight_max: [channels], the largest |value| of each channel, of the activations and of the weights'
     column. Returns activation_max**alpha / weight_max**(1 - alpha), [channels] (SmoothQuant, Xiao et al. 2023,
     equation 4): alpha = 1 moves all the difficulty into the weights, 0.5 shares it out, so that both maxima become the
-    root of their product. A channel that is zero in either counts as 1e-5 there; no scale is below 1e-5.
+    root of their product. A channel that is zero in either counts as 1e-5 there; no scale is below 1e-5. What came in
+    stays as it is.
 
     >>> smooth_scales(torch.tensor([100.0, 1.0]), torch.tensor([0.25, 0.25]))
     tensor([20.,  2.])
@@ -138,46 +147,56 @@ def smooth_scales(activation_max: Tensor, weight_max: Tensor, alpha: float = 0.5
     # end
 
 
+@torch.no_grad()
 def smooth(model: Transformer, seen: dict[str, ChannelMax], alpha: float = 0.5) -> Transformer:
     """A new model that computes the same with tamer activations. seen: what `watch(model, ids, ChannelMax)` returned.
 
-    Dividing costs nothing at run time, for it is folded into whatever makes the activations: the norm's weights before
-    q, k, v and before gate, up; the rows of `up` before `down`; the rows of `v` before `o`; the last norm before a head
-    of its own (a tied head is the embedding too, whose rows must stay as they are: see Int8Weight).
+    Dividing costs nothing at run time, for it is folded into whatever makes the activations: see `smooth_layer`, and
+    the last norm before a head of its own (a tied head is the embedding too, whose rows must stay as they are: see
+    Int8Weight).
     """
     smoothed = copy.deepcopy(model)
-    kv_heads, head_dim = model.config.num_key_value_heads, model.config.head_dim
-    with torch.no_grad():
-        for i, layer in enumerate(smoothed.model.layers):
-            assert isinstance(layer, Layer)
-            mixer, mlp, name = layer.self_attn, layer.mlp, f"model.layers.{i}"
-
-            def scales(of: str, *users: Linear, name: str = name) -> Tensor:
-                return scales_for(seen[f"{name}.{of}"], *(user.weight for user in users), alpha=alpha)
-
-            _migrate(scales("self_attn.q_proj", mixer.q_proj, mixer.k_proj, mixer.v_proj),
-                     layer.input_layernorm, mixer.q_proj, mixer.k_proj, mixer.v_proj)  # fmt: skip
-            _migrate(scales("mlp.gate_proj", mlp.gate_proj, mlp.up_proj),
-                     layer.post_attention_layernorm, mlp.gate_proj, mlp.up_proj)  # fmt: skip
-            _migrate(scales("mlp.down_proj", mlp.down_proj), mlp.up_proj, mlp.down_proj)
-            # A key-value head serves a group of query heads, so these must agree on its scales: the largest wins.
-            per_head = scales("self_attn.o_proj", mixer.o_proj).view(kv_heads, -1, head_dim)  # [kv_heads, group, dim]
-            per_head[:] = per_head.amax(dim=1, keepdim=True)
-            mixer.v_proj.weight /= per_head[:, 0].reshape(-1, 1)
-            if mixer.v_proj.bias is not None:
-                mixer.v_proj.bias /= per_head[:, 0].flatten()
-            mixer.o_proj.weight *= per_head.flatten()
-        if smoothed.lm_head is not None:
-            _migrate(scales_for(seen["lm_head"], smoothed.lm_head.weight, alpha=alpha), smoothed.model.norm,
-                     smoothed.lm_head)  # fmt: skip
+    for i, layer in enumerate(smoothed.model.layers):
+        assert isinstance(layer, Layer)
+        smooth_layer(layer, seen, f"model.layers.{i}", alpha)
+    if smoothed.lm_head is not None:
+        scales = scales_for(seen["lm_head"], smoothed.lm_head.weight, alpha=alpha)
+        _migrate(scales, smoothed.model.norm, smoothed.lm_head)
     return smoothed
+
+
+def smooth_layer(layer: Layer, seen: dict[str, ChannelMax], name: str, alpha: float = 0.5) -> None:
+    """Change one layer, called `name` in its model, so that it computes the same with tamer activations.
+
+    The norms' weights are divided before q, k, v and before gate, up; the rows of `up` before `down`; the rows of `v`
+    before `o`.
+    """
+    mixer, mlp = layer.self_attn, layer.mlp
+
+    def scales(of: str, *users: Linear) -> Tensor:
+        return scales_for(seen[f"{name}.{of}"], *(user.weight for user in users), alpha=alpha)
+
+    _migrate(scales("self_attn.q_proj", mixer.q_proj, mixer.k_proj, mixer.v_proj),
+             layer.input_layernorm, mixer.q_proj, mixer.k_proj, mixer.v_proj)  # fmt: skip
+    _migrate(scales("mlp.gate_proj", mlp.gate_proj, mlp.up_proj),
+             layer.post_attention_layernorm, mlp.gate_proj, mlp.up_proj)  # fmt: skip
+    _migrate(scales("mlp.down_proj", mlp.down_proj), mlp.up_proj, mlp.down_proj)
+    # A key-value head serves a group of query heads, so these must agree on its scales: the largest wins.
+    kv_heads = len(mixer.v_proj.weight) // mixer.head_dim
+    per_head = scales("self_attn.o_proj", mixer.o_proj).view(kv_heads, -1, mixer.head_dim)  # [kv_heads, group, dim]
+    per_head[:] = per_head.amax(dim=1, keepdim=True)
+    mixer.v_proj.weight /= per_head[:, 0].reshape(-1, 1)
+    if mixer.v_proj.bias is not None:
+        mixer.v_proj.bias /= per_head[:, 0].flatten()
+    mixer.o_proj.weight *= per_head.flatten()
 
 
 def scales_for(seen: ChannelMax, *weights: Tensor, alpha: float = 0.5) -> Tensor:
     """The scales of one product's channels: of all the weights [out, channels] that see these activations."""
     if seen.value is None:
         raise ValueError("nothing was observed; calibrate with at least one token")
-    columns = torch.stack([weight.abs().amax(dim=0) for weight in weights]).amax(dim=0)
+    ends = [end for weight in weights for end in weight.aminmax(dim=0)]  # a table's abs() would be as large as it is
+    columns = torch.stack(ends).abs().amax(dim=0)
     return smooth_scales(seen.value, columns, alpha)  # [channels]
 
 

@@ -17,7 +17,7 @@ BLOCK = 32  # weights
 def nibbles(packed: Array) -> Array:
     """Two levels of four bits in each byte: the low halves are levels 0 to 15 of a block, the high ones 16 to 31.
 
-    packed: uint8 [blocks, 16]. Returns uint8 [blocks, 32], each 0 to 15.
+    packed: uint8 [blocks, 16]. Returns uint8 [blocks, 32], each 0 to 15. (Half a byte is called a nibble.)
     """
     return np.concatenate((packed & 0x0F, packed >> 4), axis=1)
 

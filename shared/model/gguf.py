@@ -6,17 +6,21 @@ package, turns every weight back into float32 (see dequantize.py), and writes wh
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tokenizers
-from gguf import GGUFReader
+import torch
+from gguf import GGUFReader, ReaderTensor
 from tokenizers import decoders, models, pre_tokenizers
 
+from shared.model.config import ModelConfig
 from shared.model.dequantize import dequantize
-from shared.model.tensor_file import build_header
+from shared.model.tensor_file import build_header, shown
+from shared.model.transformer import Transformer
 
 NAMES = {  # GGUF's names for the weights, and Hugging Face's
     "token_embd": "model.embed_tokens",
@@ -48,31 +52,63 @@ def convert(source: Path, out: Path, report: Report = lambda done, total: None) 
     Weights become float32. A quantised weight is `scale * level + offset`, which half precision would round a second
     time; and the CPU computes in float32, so the file can be mapped into memory as it is. Raises GGUFError.
     """
-    try:
+    with _errors_of(source, "is not a readable GGUF file"):
         reader = GGUFReader(source)
-    except Exception as error:  # the package raises whatever the damage leads to
-        raise GGUFError(f"{source} is not a readable GGUF file: {error}") from error
-    meta = {name: field.contents() for name, field in reader.fields.items()}
-    if meta.get("general.architecture") != "llama":
-        raise GGUFError(f"{source}: architecture {meta.get('general.architecture')!r} is not 'llama'")
-    if missing := [name for name in REQUIRED if name not in meta]:
-        raise GGUFError(f"{source} has no {missing[0]}")
-    shapes = {}  # Hugging Face name -> shape and the tensor as stored
-    for tensor in reader.tensors:
-        shapes[hf_name(tensor.name)] = (tuple(int(n) for n in reversed(tensor.shape)), tensor)
-    config = hf_config(meta, tied="lm_head.weight" not in shapes)
+    with _errors_of(source, "cannot be converted"):  # everything but the weights, before anything is written
+        meta = {name: field.contents() for name, field in reader.fields.items()}
+        if (family := meta.get("general.architecture")) != "llama":
+            raise GGUFError(f"architecture {shown(family)} is not 'llama'")
+        if missing := [name for name in REQUIRED if name not in meta]:
+            raise GGUFError(f"no {missing[0]}")
+        tokenizer = tokenizer_json(meta)
+        settings = tokenizer_config(meta)
+        tensors: dict[str, ReaderTensor] = {}
+        for tensor in reader.tensors:
+            if (name := hf_name(tensor.name)) in tensors:
+                raise GGUFError(f"tensor {shown(tensor.name)} is there twice")
+            tensors[name] = tensor
+        config = hf_config(meta, tied="lm_head.weight" not in tensors)
+        shapes = {name: tuple(int(n) for n in reversed(tensor.shape)) for name, tensor in tensors.items()}
+        check_shapes(config, shapes)
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
 
     def weights() -> Iterable[np.ndarray]:
-        for name, (shape, tensor) in shapes.items():
-            weight = dequantize(tensor.data, tensor.tensor_type).reshape(shape)
+        for name, tensor in tensors.items():
+            with _errors_of(source, f"cannot be converted: {tensor.name} is stored as {tensor.tensor_type.name}"):
+                weight = dequantize(tensor.data, tensor.tensor_type).reshape(shapes[name])
             rotated = heads.get(name.split(".")[-2])
             yield weight if rotated is None else unpermute(weight, rotated)
 
-    write_safetensors(out / "model.safetensors", {n: shape for n, (shape, _) in shapes.items()}, weights(), report)
+    try:
+        write_safetensors(out / "model.safetensors", shapes, weights(), report)
+    except BaseException:
+        (out / "model.safetensors").unlink(missing_ok=True)
+        raise
     _write_json(out / "config.json", config)
-    tokenizer_json(meta).save(str(out / "tokenizer.json"))
-    _write_json(out / "tokenizer_config.json", tokenizer_config(meta))
+    tokenizer.save(str(out / "tokenizer.json"))
+    _write_json(out / "tokenizer_config.json", settings)
+
+
+@contextmanager
+def _errors_of(source: Path, what: str) -> Iterator[None]:
+    """The packages raise whatever a damaged file leads them to; the reader gets one kind, with the file's name."""
+    try:
+        yield
+    except Exception as error:
+        raise GGUFError(f"{source} {what}: {str(error) or type(error).__name__}") from error
+
+
+def check_shapes(config: dict[str, Any], shapes: Shapes) -> None:
+    """Raise ValueError unless the tensors, by Hugging Face's names, are those of the model that `config` describes."""
+    with torch.device("meta"):  # shapes and names, no memory
+        state = Transformer(ModelConfig.from_hf(config)).state_dict()
+    if missing := sorted(state.keys() - shapes.keys()):
+        raise GGUFError(f"{missing[0]} missing, and {len(missing) - 1} more")
+    for name, shape in shapes.items():
+        if name not in state:
+            raise GGUFError(f"{name} has no place in a model of {config['num_hidden_layers']} layers")
+        if shape != (wanted := tuple(state[name].shape)):
+            raise GGUFError(f"{name} is {list(shape)}, and the metadata make it {list(wanted)}")
 
 
 def hf_name(name: str) -> str:
@@ -83,7 +119,7 @@ def hf_name(name: str) -> str:
     """
     match = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.weight", name)
     if match is None or match[2] not in NAMES:
-        raise GGUFError(f"tensor {name!r} has no place in a Llama model; its weights would be lost")
+        raise GGUFError(f"tensor {shown(name)} has no place in a Llama model; its weights would be lost")
     layer, kind = match.groups()
     return (f"model.layers.{layer}." if layer else "") + f"{NAMES[kind]}.weight"
 
@@ -111,8 +147,10 @@ def hf_config(meta: dict[str, Any], tied: bool) -> dict[str, Any]:
         return value
 
     if (scaling := meta.get("llama.rope.scaling.type", "none")) != "none":
-        raise GGUFError(f"llama.rope.scaling.type {scaling!r} cannot be converted")
+        raise GGUFError(f"llama.rope.scaling.type {shown(scaling)} cannot be converted")
     heads = get("attention.head_count")
+    if type(heads) is not int or heads < 1:
+        raise GGUFError(f"llama.attention.head_count must be a whole number of at least 1, not {shown(heads)}")
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -143,14 +181,22 @@ def tokenizer_json(meta: dict[str, Any]) -> tokenizers.Tokenizer:
     if kind != ("gpt2", "smollm"):
         raise GGUFError(f"tokenizer {kind} is not known here; GGUF names the rule that splits text but doesn't hold it")
     tokens = meta["tokenizer.ggml.tokens"]
+    known = set(tokens)
+    if len(known) < len(tokens):
+        raise GGUFError("a token is in the vocabulary twice")
+    types = meta["tokenizer.ggml.token_type"]
+    if len(types) != len(tokens):
+        raise GGUFError(f"{len(tokens)} tokens, and {len(types)} token types")
     merges = [tuple(merge.split(" ")) for merge in meta["tokenizer.ggml.merges"]]
+    for merge in merges:
+        if len(merge) != 2 or not {*merge, "".join(merge)} <= known:
+            raise GGUFError(f"the merge {shown(' '.join(merge))} isn't of two tokens that make a third")
     tokenizer = tokenizers.Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
     # What "smollm" stands for: digits one by one, then GPT-2's pattern. Without the first, "½" and "  7" get other ids.
     digits = pre_tokenizers.Digits(individual_digits=True)
     words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, words])
     tokenizer.decoder = decoders.ByteLevel()
-    types = meta["tokenizer.ggml.token_type"]
     tokenizer.add_special_tokens([token for token, kind in zip(tokens, types, strict=True) if kind == CONTROL])
     return tokenizer
 
@@ -160,6 +206,9 @@ def tokenizer_config(meta: dict[str, Any]) -> dict[str, Any]:
     tokens = meta["tokenizer.ggml.tokens"]
     special = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     ids = {name: meta.get(f"tokenizer.ggml.{key}_token_id") for name, key in special.items()}
+    for name, i in ids.items():
+        if i is not None and not (type(i) is int and 0 <= i < len(tokens)):
+            raise GGUFError(f"the {name} has the id {shown(i)}, and there are {len(tokens)} tokens")
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "add_bos_token": meta.get("tokenizer.ggml.add_bos_token", False),

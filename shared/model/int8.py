@@ -4,17 +4,21 @@ On a CPU that is less memory to read and more numbers to an instruction, hence f
 quantised (weight_only.py): there the reading is what a decode step waits for.
 """
 
+import copy
 from functools import cache
 
 import torch
 from torch import Tensor, nn
 
-from shared.model.calibration import ChannelMax, scales_for, smooth, watch
+from shared.measure.memory import free_unused_memory
+from shared.model.calibration import ChannelMax, scales_for, smooth_layer, watch
 from shared.model.quantization import quantize_symmetric
-from shared.model.transformer import Embedding, Linear, Transformer
-from shared.model.weight_only import quantize_weight_only
+from shared.model.transformer import Layer, Linear, Transformer
+from shared.model.weight_only import check_weights, quantize_weight_only
 
 CALIBRATION_TOKENS = 512
+ROWS_AT_ONCE = 1024  # of a weight that is quantised: temporaries are as large as these rows, not as a whole table
+BAND = 4.0  # how far a tied table's columns may lie from their median, either way
 
 
 def int_matmul(a: Tensor, w: Tensor) -> Tensor:
@@ -53,7 +57,7 @@ def int8_linear(x: Tensor, levels: Tensor, scale: Tensor) -> Tensor:
     step = (rows.abs().amax(dim=1, keepdim=True) / 127).clamp(min=1e-12)  # [n, 1]
     product = int_matmul((rows / step).round().to(torch.int8), levels)  # int32 [n, out]
     out = (step * scale) * product  # [n, out]
-    return out.view(*x.shape[:-1], -1).to(x.dtype)
+    return out.view(*x.shape[:-1], len(levels)).to(x.dtype)
     # end
 
 
@@ -71,10 +75,14 @@ class Int8Weight(nn.Module):
     def __init__(self, weight: Tensor, columns: Tensor | None = None) -> None:
         """columns: [in], when x comes divided by it (SmoothQuant): the levels are of weight * columns."""
         super().__init__()
-        weight = weight.detach() if columns is None else weight.detach() * columns
-        levels, scale = quantize_symmetric(weight, highest_weight(), dim=-1)
+        weight = weight.detach()
+        levels, scale = torch.empty_like(weight, dtype=torch.int8), torch.empty(len(weight))
+        for i in range(0, len(weight), ROWS_AT_ONCE):  # each row has its own scale, so the cuts don't matter
+            rows = weight[i : i + ROWS_AT_ONCE] if columns is None else weight[i : i + ROWS_AT_ONCE] * columns
+            whole, step = quantize_symmetric(rows, highest_weight(), dim=-1)
+            levels[i : i + ROWS_AT_ONCE], scale[i : i + ROWS_AT_ONCE] = whole, step[:, 0]
         self.register_buffer("levels", levels)  # [out, in]
-        self.register_buffer("scale", scale[:, 0].contiguous())  # [out]
+        self.register_buffer("scale", scale)  # [out]
         self.register_buffer("columns", columns)
 
     def linear(self, x: Tensor) -> Tensor:
@@ -92,33 +100,65 @@ def quantize_int8(model: Transformer, calibration: Tensor | None = None) -> Tran
 
     calibration: ids [batch, length] of some typical text, to measure activations on; what goes beyond the context is
     left out. Without it random ids serve, and hardly worse: the outliers sit in the same channels whatever the text.
-    Raises ValueError for a model that is quantised already, and on the CPU for weights that aren't float32.
+    One layer is copied at a time, so it takes little more memory than both models. The int8 model is this process's
+    own: unlike float weights that are mapped from their file, it isn't shared with other processes.
+    Raises ValueError for a model that is quantised already, for weights that aren't finite, and on the CPU for weights
+    that aren't float32.
     """
-    weight = model.model.embed_tokens.weight
-    if not isinstance(weight, nn.Parameter):
-        raise ValueError("this model is quantised already")
-    if weight.device.type == "cuda":
+    check_weights(model)
+    devices = {weight.device.type for weight in model.parameters()}
+    if devices == {"cuda"}:
         return quantize_weight_only(model, bits=8, group_size=None)
-    if weight.device.type != "cpu" or weight.dtype != torch.float32:
-        raise ValueError(
-            f"int8 is made from float32 weights on the CPU or from any on CUDA, not from {weight.dtype} on "
-            f"{weight.device}; load the model with load_model(path) first"
-        )
+    for name, weight in model.named_parameters():
+        if weight.device.type != "cpu" or weight.dtype != torch.float32:
+            raise ValueError(
+                f"int8 is made from float32 weights on the CPU or from any on CUDA, and {name} is {weight.dtype} on "
+                f"{weight.device}; load the model with load_model(path) first"
+            )
     if calibration is None:
         generator = torch.Generator().manual_seed(0)
         calibration = torch.randint(model.config.vocab_size, (1, CALIBRATION_TOKENS), generator=generator)
     seen = watch(model, calibration[:, : model.config.max_position_embeddings], ChannelMax)
-    quantized = smooth(model, seen)
-    table, columns = quantized.model.embed_tokens, None
-    if quantized.lm_head is None:
-        columns = scales_for(seen["model.embed_tokens"], table.weight)  # [dim]
-        quantized.model.norm.weight /= columns
-    for module in quantized.modules():
-        if isinstance(module, Linear | Embedding):
-            weight = module.weight
-            del module.weight  # a parameter; a module takes its name
-            module.weight = Int8Weight(weight, columns if module is table else None)
+    quantized = copy.deepcopy(model, memo={id(weight): weight for weight in model.parameters()})  # shared for now
+    for i, shared in enumerate(model.model.layers):
+        free_unused_memory()  # what was made for the layer before
+        layer = copy.deepcopy(shared)
+        assert isinstance(layer, Layer)
+        smooth_layer(layer, seen, f"model.layers.{i}")
+        for module in layer.modules():
+            if isinstance(module, Linear):
+                _replace_weight(module, Int8Weight(module.weight))
+        quantized.model.layers[i] = layer
+    free_unused_memory()
+    # The last norm is divided, and the head's columns multiplied. A head of its own never hands out rows.
+    table, head, norm = quantized.model.embed_tokens, quantized.lm_head, quantized.model.norm
+    seen_by_head = seen["model.embed_tokens" if head is None else "lm_head"]
+    columns = scales_for(seen_by_head, table.weight if head is None else head.weight)  # [dim]
+    if head is None:
+        columns = tame(columns, seen_by_head)
+    else:
+        _replace_weight(head, Int8Weight(head.weight, columns))
+    norm.weight = nn.Parameter(norm.weight / columns)
+    _replace_weight(table, Int8Weight(table.weight, columns if head is None else None))
+    free_unused_memory()
     return quantized.requires_grad_(False)
+
+
+def tame(columns: Tensor, seen: ChannelMax) -> Tensor:
+    """Keep a tied table's columns [dim] near their median; channels in which nothing was seen get it itself.
+
+    The embedding divides by them, and with it the rounding error: in a channel that the norm switches off (its maximum
+    counts as 1e-5) the column would be hundreds of times too small, and that error the largest number of the row.
+    """
+    assert seen.value is not None
+    alive = seen.value > 0
+    middle = columns[alive].median() if bool(alive.any()) else columns.new_ones(())
+    return torch.where(alive, columns, middle).clamp(middle / BAND, middle * BAND)
+
+
+def _replace_weight(module: nn.Module, weight: Int8Weight) -> None:
+    del module.weight  # a parameter; a module takes its name
+    module.weight = weight
 
 
 def memory_bytes(model: nn.Module) -> int:

@@ -51,7 +51,8 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn each pair of numbers in each head by its angle, anticlockwise.
 
     Pair i is (x[i], x[i + head_dim / 2]): Hugging Face's "half-split" layout. The paper's own has neighbours as pairs.
-    x: [..., length, head_dim]; cos, sin: broadcastable to [..., length, head_dim / 2]. Returns x's shape and dtype.
+    x: [..., length, head_dim]; cos, sin: broadcastable to [..., length, head_dim / 2]. Returns x's shape and dtype: the
+    turn is computed in the tables' dtype, which is x's or a wider one, and rounded once.
 
     >>> apply_rope(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.zeros(1, 2), torch.ones(1, 2))  # 90°: (1, 3), (2, 4)
     tensor([[-3., -4.,  1.,  2.]])

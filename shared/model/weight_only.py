@@ -6,6 +6,7 @@ cheaper than fetching them. Written in plain torch, it runs on every device; tor
 
 import copy
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -42,15 +43,23 @@ class GroupedWeight(nn.Module):
         return (whole.unflatten(-1, (scale.shape[-2], -1)).to(scale.dtype) * scale).flatten(-2)
 
 
+def check_weights(model: Transformer) -> None:
+    """Raise ValueError, naming the tensor, for a model that can't be quantised: it is already, or has nan in it."""
+    if not isinstance(model.model.embed_tokens.weight, nn.Parameter):
+        raise ValueError("this model is quantised already")
+    for name, weight in model.named_parameters():
+        if not bool(torch.stack(weight.aminmax()).isfinite().all()):  # nan is both; a mask would take memory
+            raise ValueError(f"{name} holds nan or infinity, and its scale would be nan or infinite, too")
+
+
 def quantize_weight_only(model: Transformer, bits: int = 4, group_size: int | None = 32) -> Transformer:
     """A new model whose weights take 8 or 4 bits and a scale a group (None: a row); norms stay as they are.
 
     Embedding and head always get 8 bits and a scale a row: at 4 they lose more than all other weights together.
     Any device and float dtype; the scales, and what is computed, keep the dtype. Raises ValueError for another number
-    of bits, or rows that aren't whole groups.
+    of bits, rows that aren't whole groups, weights that aren't finite, and a model that is quantised already.
     """
-    if not isinstance(model.model.embed_tokens.weight, nn.Parameter):
-        raise ValueError("this model is quantised already")
+    check_weights(model)
     quantized = copy.deepcopy(model)
     for module in quantized.modules():
         if isinstance(module, Linear | Embedding):

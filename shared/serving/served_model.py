@@ -12,6 +12,7 @@ from shared.data.fallback_tokenizer import LibraryTokenizer, load_tokenizer
 from shared.data.tokenizer import Tokenizer
 from shared.inference.engine import WARM_UP_ID, AsyncLLMEngine
 from shared.inference.sampling import SamplingParams
+from shared.measure.memory import free_unused_memory
 from shared.model.calibration import calibration_ids
 from shared.model.int8 import quantize_int8
 from shared.model.weights import load_model
@@ -47,7 +48,9 @@ class ServedModel:
         defaults = read_defaults(path)
         tokenizer, template = load_tokenizer(path), ChatTemplate.load(path)
         model = load_model(path, dtype=dtype, device=device)
-        model = quantize_int8(model, calibration_ids(tokenizer.encode)) if int8 else model
+        if int8:
+            model = quantize_int8(model, calibration_ids(tokenizer.encode))  # the float model has no other name
+            free_unused_memory()  # what it took, if its weights were converted and not mapped
         return cls(model_name(path), AsyncLLMEngine(model, tokenizer, max_waiting), tokenizer, template, defaults)
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:

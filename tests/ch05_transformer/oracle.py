@@ -1,11 +1,15 @@
 """The model once more, made of torch's own functions and complex numbers; and models that are wrong in known ways."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chapters import Todo
+from chapters.judge import Rejected
 from shared.model.config import ModelConfig
 
 
@@ -20,6 +24,20 @@ def likely(got: object, causes: dict[str, object]) -> str:
         if isinstance(got, Tensor) and got.shape == want.shape and torch.allclose(got.double(), want, rtol=1e-4):
             return f"likely: {cause}. "
     return ""
+
+
+@contextmanager
+def crash_means(because: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Reject with the likely cause when the block raises one of `kinds` (none named: anything)."""
+    try:
+        yield
+    except (Todo, Rejected):
+        raise
+    except Exception as error:
+        if kinds and not isinstance(error, kinds):
+            raise
+        rejected = Rejected(f"{type(error).__name__}: {error}", because)
+        raise rejected.with_traceback(error.__traceback__) from error
 
 
 def turned(x: Tensor, positions: list[int], theta: float) -> Tensor:
@@ -39,10 +57,11 @@ def logits(
     positions: list[int] | None = None,
     causal: bool = True,
     final_norm: bool = True,
+    layers: int | None = None,
 ) -> Tensor:
     """The logits [batch, length, vocab] in float64, without caches; plain rope, no biases.
 
-    positions, causal and final_norm make the wrong models that a reader's forward is compared with.
+    positions, causal, final_norm and layers make the wrong models that a reader's forward is compared with.
     """
     state = {name: weight.double() for name, weight in state.items()}
     positions = list(range(ids.shape[1])) if positions is None else positions
@@ -54,7 +73,7 @@ def logits(
         return F.linear(x, state[name]).unflatten(-1, (-1, config.head_dim)).transpose(1, 2)
 
     x = F.embedding(ids, state["model.embed_tokens.weight"])
-    for i in range(config.num_hidden_layers):
+    for i in range(config.num_hidden_layers if layers is None else layers):
         p = f"model.layers.{i}."
         h = norm(x, p + "input_layernorm.weight")
         q, k, v = (heads(h, f"{p}self_attn.{name}_proj.weight") for name in "qkv")

@@ -1,6 +1,5 @@
 """Exercises 5.6 and 5.7: judged by numbers worked out by hand, and blocks made of parts that are easy to follow."""
 
-import math
 from collections.abc import Callable
 
 import pytest
@@ -11,27 +10,36 @@ from torch import Tensor, nn
 from chapters.ch05_transformer import transformer
 from chapters.ch05_transformer.transformer import swiglu
 from chapters.judge import exercise, expect, expect_close, expect_equal
-from tests.ch05_transformer.oracle import likely, normal
+from tests.ch05_transformer.oracle import crash_means, likely, normal
 from tests.tiny import TINY
 
 # 5.6 swiglu
 
 
+GATED = [-1.129554]
+GATES = {  # what usual mistakes make of a gate of -1, an up of 6 and a down of 0.7
+    "silu was put on the product; it belongs to the gate": [-0.010385],
+    "silu was put on up; it belongs to the gate": [-4.189614],
+    "silu was put on both; it belongs to the gate alone": [-1.126760],
+    "silu came after down, at the very end; it belongs to the gate": [-0.062046],
+    "the gate is a plain sigmoid; silu(z) is z * sigmoid(z)": [1.129554],
+    "there is no activation: the gate goes through silu": [-4.2],
+    "the gate went through relu; here it is silu": [0.0],
+    "the gate went through gelu; here it is silu": [-0.666353],
+    "down is missing: the product of gate and up goes through w_down": [-1.613649],
+    "up is missing: the gate multiplies x w_up, number by number": [-0.188259],
+    "gate and up were added; they are multiplied": [4.011741],
+}
+
+
 @exercise("5.6")
 def test_by_hand():
-    silu2 = 2 / (1 + math.exp(-2))
-    got = swiglu(torch.tensor([2.0]), torch.tensor([[1.0]]), torch.tensor([[3.0]]), torch.tensor([[0.5]]))
-    causes = {
-        "silu was put on the product; it belongs to the gate": [0.5 * 12 / (1 + math.exp(-12))],
-        "silu was put on up; it belongs to the gate": [2 * 0.5 * 6 / (1 + math.exp(-6))],
-        "the gate is a plain sigmoid; silu(z) is z * sigmoid(z)": [3 / (1 + math.exp(-2))],
-        "there is no activation": [6.0],
-    }
+    got = swiglu(torch.tensor([2.0]), torch.tensor([[-0.5]]), torch.tensor([[3.0]]), torch.tensor([[0.7]]))
     expect_close(
         got,
-        [silu2 * 6 * 0.5],
-        because=likely(got, causes)
-        + f"gate = 2 and up = 6, so it is silu(2) * 6 * 0.5 = {silu2 * 3:.4f}, with silu(2) = 2 * sigmoid(2)",
+        GATED,
+        because=likely(got, GATES)
+        + "gate = -1 and up = 6, so it is silu(-1) * 6 * 0.7 = -1.1296, with silu(-1) = -1 * sigmoid(-1) = -0.2689",
     )
 
 
@@ -56,9 +64,11 @@ def test_a_closed_gate_lets_nothing_pass():
 def test_equal_to_torch():
     x, gate, up, down = normal(2, 5, 6), normal(10, 6, seed=1), normal(10, 6, seed=2), normal(6, 10, seed=3)
     want = (F.silu(x @ gate.T) * (x @ up.T)) @ down.T
-    expect_close(
-        swiglu(x, gate, up, down), want, rtol=1e-9, because="not silu(x gate^T) * (x up^T), times down^T, of torch"
-    )
+    with crash_means(
+        "weights are stored as [out, in], so x [..., dim] times w_gate [hidden, dim] is linear(x, w_gate): x first"
+    ):
+        got = swiglu(x, gate, up, down)
+    expect_close(got, want, atol=1e-6, because="not silu(x gate^T) * (x up^T), times down^T, of torch")
 
 
 class Packed:
@@ -75,19 +85,18 @@ class Packed:
 def test_weights_that_multiply_by_themselves():
     x, *weights = normal(3, 4), normal(6, 4, seed=1), normal(6, 4, seed=2), normal(4, 6, seed=3)
     want = swiglu(x, *weights)
-    try:
+    with crash_means(
+        "a weight may be an object that isn't a tensor (chapter 8 packs them into int8): multiply by the function "
+        "`linear` above, not by F.linear or @"
+    ):
         got = swiglu(x, *map(Packed, weights))
-    except (TypeError, AttributeError):
-        got = None
-    expect(
-        got is not None,
-        because="a weight may be an object that isn't a tensor (chapter 8 packs them into int8): multiply by the "
-        "function `linear` above, not by F.linear or @",
-    )
     expect_close(got, want, because="a packed weight must give what the plain one gives")
 
 
 # 5.7 Layer.forward
+
+
+GIVEN = ("cos", "sin", "mask", "cache")  # what attention takes besides x, in this order
 
 
 class Part(nn.Module):
@@ -98,12 +107,13 @@ class Part(nn.Module):
         self.function = function
         self.seen: list[tuple] = []
 
-    def forward(self, x: Tensor, *rest: object) -> Tensor:
-        self.seen.append((x.clone(), *rest))
+    def forward(self, x: Tensor, *rest: object, **named: object) -> Tensor:
+        given = dict(zip(GIVEN, rest, strict=False)) | named
+        self.seen.append((x.clone(), *(given[name] for name in GIVEN if name in given)))
         return self.function(x)
 
 
-def layer(norm1=2.0, attn=100.0, norm2=3.0, mlp=1000.0) -> transformer.Layer:
+def layer(norm1=3.0, attn=100.0, norm2=7.0, mlp=1000.0) -> transformer.Layer:
     """A block whose norms multiply and whose sublayers add, so that the way through can be read off the result."""
     built = transformer.Layer(TINY)
     built.input_layernorm, built.post_attention_layernorm = Part(lambda x: x * norm1), Part(lambda x: x * norm2)
@@ -111,15 +121,26 @@ def layer(norm1=2.0, attn=100.0, norm2=3.0, mlp=1000.0) -> transformer.Layer:
     return built
 
 
-WRONG_WAYS = {  # what usual mistakes make of 1
-    "both residuals are missing: what a sublayer gives is added to x": [[[1306.0]]],
-    "the residual around attention is missing: x + attention, not attention alone": [[[1408.0]]],
-    "the residual around the mlp is missing: x + mlp, not the mlp alone": [[[1309.0]]],
-    "the mlp read the layer's input; it reads x after attention has been added to it": [[[1106.0]]],
-    "the norm's result was kept as the residual; add to x itself, the norm is for the sublayer alone": [[[1624.0]]],
-    "the norms stand behind the sums (post-norm); here each stands before its sublayer": [[[4224.0]]],
-    "the norms stand behind the sublayers; here each stands before": [[[3812.0]]],
-    "the two norms are swapped: input_layernorm goes with attention": [[[1312.0]]],
+THROUGH = [[[1832.0]]]
+WAYS = {  # what usual mistakes make of 1
+    "both residuals are missing: what a sublayer gives is added to x": [[[1721.0]]],
+    "the residual around attention is missing: x + attention, not attention alone": [[[1824.0]]],
+    "the residual around the mlp is missing: x + mlp, not the mlp alone": [[[1728.0]]],
+    "the mlp's result was added to the layer's input; it is added to x with attention's in it": [[[1729.0]]],
+    "the mlp read the layer's input; it reads x after attention has been added to it": [[[1111.0]]],
+    "the norm's result was kept as the residual; add to x itself, the norm is for the sublayer alone": [[[2484.0]]],
+    "the norms stand behind the sums (post-norm); here each stands before its sublayer": [[[11284.0]]],
+    "the norms stand behind the sublayers; here each stands before": [[[9432.0]]],
+    "the two norms are swapped: input_layernorm goes with attention": [[[1432.0]]],
+    "input_layernorm is missing: attention reads the normed x": [[[1816.0]]],
+    "post_attention_layernorm is missing: the mlp reads the normed x": [[[1208.0]]],
+    "both norms are missing: attention and mlp read the normed x": [[[1204.0]]],
+    "input_layernorm was used twice; the mlp has a norm of its own, post_attention_layernorm": [[[1416.0]]],
+    "post_attention_layernorm was used twice; attention's norm is input_layernorm": [[[1864.0]]],
+    "the mlp came first; attention is the first of the two": [[[4132.0]]],
+    "the mlp came first, and the norms with it; attention is the first of the two": [[[8132.0]]],
+    "the mlp is missing": [[[104.0]]],
+    "attention is missing": [[[1008.0]]],
 }
 
 
@@ -128,10 +149,16 @@ def test_the_way_through():
     got = layer()(torch.ones(1, 1, 1), None, None, None, None)
     expect_close(
         got,
-        [[[1412.0]]],
-        because=likely(got, WRONG_WAYS)
-        + "With norms that multiply by 2 and 3, attention that adds 100 and an mlp that adds 1000, 1 becomes "
-        "1 + (2 * 1 + 100) = 103, and then 103 + (3 * 103 + 1000) = 1412",
+        THROUGH,
+        because=likely(got, WAYS) + "With norms that multiply by 3 and 7, attention that adds 100 and an mlp that adds "
+        "1000, 1 becomes 1 + (3 * 1 + 100) = 104, and then 104 + (7 * 104 + 1000) = 1832",
+    )
+    got = layer()(torch.tensor([[[1.0]], [[2.0]]]), None, None, None, None)  # [batch 2, length 1, dim 1]
+    expect_close(
+        got,
+        [[[1832.0]], [[1864.0]]],
+        because="the batch's second row was given what belongs to the first: attention and mlp return the tensor "
+        "itself, not a tuple, so [0] takes the first row",
     )
 
 
@@ -154,7 +181,7 @@ def test_norms_come_before():
     built(x, None, None, None, None)
     expect_equal(
         [float(built.self_attn.seen[0][0]), float(built.mlp.seen[0][0])],
-        [2.0, 309.0],
+        [3.0, 728.0],
         because="attention reads input_layernorm(x), the mlp reads post_attention_layernorm(x + attention); a norm "
         "applied to the sum, after the sublayer, is the first transformer's way and not Llama's",
     )

@@ -14,11 +14,19 @@ def block(scale: float, offset: float, packed: list[int]) -> np.ndarray:
 
 @exercise("8.3")
 def test_scale_and_offset():
-    got = dequantize.dequantize_q4_1(block(0.5, -3.0, [0x11] * 16))
+    got = dequantize.dequantize_q4_1(block(0.5, -3.0, [0x22] * 16))
+    causes = {
+        -5.5: "scale and offset are swapped: the scale is the first float16, the offset the second",
+        2.5: "that is scale * (level - offset); here the offset is added after the scale: scale * level + offset",
+        1.0: "the offset isn't added",
+    }
+    first = None if got is None or np.size(got) == 0 else float(np.ravel(got)[0])
     expect_close(
-        got[0, 0],
-        0.5 * 1 - 3.0,
-        because="a weight is scale * level + offset; the scale is the first float16, the offset the second",
+        got,
+        np.full((1, 32), 0.5 * 2 - 3.0),
+        because=causes.get(
+            first, "a weight is scale * level + offset; the scale is the first float16, the offset the second"
+        ),
     )
 
 
@@ -43,10 +51,15 @@ def test_many_blocks():
         got.shape, (21, 32), because="each block becomes a row of 32, with its own scale and offset: keep them [n, 1]"
     )
     want = quants.dequantize(data, GGMLQuantizationType.Q4_1).reshape(21, 32)
-    expect_equal(
-        got.astype(np.float64),
-        want.astype(np.float64),
-        because="the gguf package gets other bits: float16 parts must become float32 before they are multiplied, or "
-        "each product is rounded to three digits",
-    )
+    off = float(np.abs(got.astype(np.float64) - want).max())
+    if np.array_equal(got[0], want[0]) and off > 0.05:
+        cause = "the first block is right, others aren't: each block has its own scale and offset"
+    elif off > 0.05:
+        cause = "the gguf package gets other numbers"
+    else:
+        cause = (
+            "close, but the gguf package gets other bits: float16 parts must become float32 before they are "
+            "multiplied, or each product is rounded to three digits"
+        )
+    expect_equal(got.astype(np.float64), want.astype(np.float64), because=cause)
     expect_equal(got.dtype, np.dtype("float32"), because="the result is float32")

@@ -1,11 +1,12 @@
 """Exercises 8.4 to 8.6: judged by numbers done by hand, by error bounds, and by torch's fake quantisation."""
 
 import itertools
+from numbers import Integral
 
 import torch
 
 from chapters.ch08_weights import quantization
-from chapters.judge import exercise, expect, expect_close, expect_equal
+from chapters.judge import exercise, expect, expect_close, expect_equal, expect_parts
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -17,7 +18,21 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 
 @exercise("8.4")
 def test_the_largest_gets_the_highest_level():
-    levels, scale = quantization.quantize_symmetric(torch.tensor([0.5, -2.54, 1.0]))
+    x = torch.tensor([[0.5, -2.54, 1.0]])
+    before = x.clone()
+    got = quantization.quantize_symmetric(x)
+    expect_parts(got, ("levels", "scale"), because="two results: the levels, and the scale that brings them back")
+    levels, scale = got
+    expect(
+        torch.is_tensor(levels) and not levels.is_floating_point(),
+        because="the first result are the levels, whole numbers (int8); the scale comes second",
+    )
+    expect(
+        torch.is_tensor(scale) and scale.shape == (),
+        because="without dim there is one scale, a tensor with the shape []: x.abs().max(), without .item() (a Python "
+        "number has no dtype) and without keepdim",
+    )
+    expect_equal(x, before, because="x itself was changed: div_, abs_ and the like write into the caller's weights")
     expect_close(
         scale,
         0.02,
@@ -25,20 +40,22 @@ def test_the_largest_gets_the_highest_level():
         "unused, and without abs a negative largest is missed",
         rtol=1e-5,
     )
-    expect_equal(levels.tolist(), [25, -127, 50], because="levels are x / scale, rounded to the nearest")
+    expect_equal(levels.tolist(), [[25, -127, 50]], because="levels are x / scale, rounded to the nearest")
 
 
 @exercise("8.4")
 def test_a_scale_for_each_row():
-    x = torch.tensor([[1.27, 0.0, -0.5], [0.0, -127.0, 3.0]])
+    x = torch.tensor([[1.27, 0.0, -0.5], [0.0, -127.0, 3.0], [2.54, 1.0, 0.0]])  # square: every scale broadcasts
     levels, scale = quantization.quantize_symmetric(x, dim=-1)
     expect_equal(
         list(scale.shape),
-        [2, 1],
-        because="dim=-1 gives each row its own scale: the maximum goes along dim, keepdim=True",
+        [3, 1],
+        because="keepdim=True is missing: a scale of the shape [3] is laid along the rows, one number to each column"
+        if list(scale.shape) == [3]
+        else "dim=-1 gives each row its own scale: the maximum goes along dim, keepdim=True",
     )
-    expect_close(scale.flatten(), [0.01, 1.0], because="each row is divided by its own largest value", rtol=1e-5)
-    expect_equal(levels.tolist(), [[127, 0, -50], [0, -127, 3]], because="each row has its own levels")
+    expect_close(scale.flatten(), [0.01, 1.0, 0.02], because="each row is divided by its own largest value", rtol=1e-5)
+    expect_equal(levels.tolist(), [[127, 0, -50], [0, -127, 3], [127, 50, 0]], because="each row has its own levels")
 
 
 @exercise("8.4")
@@ -87,19 +104,32 @@ def test_as_torch_does_it():
 @exercise("8.4")
 def test_zero_stays_zero():
     levels, scale = quantization.quantize_symmetric(torch.tensor([[0.0, 0.0], [0.0, 3.0]]), dim=-1)
-    expect_equal(
-        levels.tolist(), [[0, 0], [0, 127]], because="0 must be level 0; a row of zeros divided by a scale of 0 is nan"
+    expect_close(
+        scale.flatten(),
+        [1.0, 3 / 127],
+        because="a row of zeros gets the scale 1: divided by a scale of 0 it would be nan",
     )
-    expect_close(scale.flatten(), [1.0, 3 / 127], because="where all is zero the scale is 1")
+    expect_equal(levels.tolist(), [[0, 0], [0, 127]], because="0 must be level 0")
 
 
 @exercise("8.4")
 def test_types():
     levels, scale = quantization.quantize_symmetric(numbers(3, 4).double(), dim=-1)
     expect_equal((levels.dtype, scale.dtype), (torch.int8, torch.float64), because="int8 levels, a scale in x's dtype")
-    expect_equal(
-        list(quantization.quantize_symmetric(numbers(3, 4))[1].shape), [], because="without dim, one scale: []"
-    )
+
+
+@exercise("8.4")
+def test_bfloat16_does_not_wrap():
+    for seed in range(40):
+        x = numbers(64, seed=seed).bfloat16()
+        levels, scale = quantization.quantize_symmetric(x)
+        expect_equal(scale.dtype, torch.bfloat16, because="the scale has x's dtype")
+        error = float((levels.double() * scale.double() - x.double()).abs().max())
+        expect(
+            error <= float(scale),
+            because=f"the largest comes back wrong by {error / float(scale):.0f} scales: in bfloat16 x / scale may "
+            "round to 128, and int8 wraps it around to -128. Clamp to -highest..highest before the cast",
+        )
 
 
 # 8.5 affine_range
@@ -107,19 +137,39 @@ def test_types():
 
 @exercise("8.5")
 def test_by_hand():
-    scale, zero = quantization.affine_range(-1.0, 3.0, bits=2)
+    got = quantization.affine_range(-1.0, 3.0, bits=2)
+    expect_parts(got, ("scale", "zero_point"), because="two results: the scale, and the level that means 0")
+    scale, zero = got
+    expect(
+        not (scale == 1 and zero != 1),
+        because="the scale comes first, then the zero point",
+    )
     expect_close(
         scale,
         4 / 3,
         because="two bits have four levels and three steps between them: the range is divided by 2**bits - 1",
     )
     expect(
-        isinstance(zero, int) and not isinstance(zero, bool),
+        isinstance(zero, Integral) and not isinstance(zero, bool),
         because=f"the zero point is one of the levels, a whole number (int), not {zero!r}: round it, "
         "or zero isn't exact",
     )
     expect_equal(
         zero, 1, because="level 0 means low, so zero is -low / scale levels above it: -(-1) / 1.33 = 0.75, so 1"
+    )
+    expect_equal(
+        quantization.affine_range(-1.0, 9.0, bits=2)[1],
+        0,
+        because="-(-1) / 3.33 = 0.3, and the nearest level is 0: round, neither up nor down",
+    )
+
+
+@exercise("8.5")
+def test_a_range_that_ends_at_zero():
+    expect_close(
+        quantization.affine_range(-5.0, 0.0),
+        (5 / 255, 255),
+        because="a range that ends at 0 is as good as any: (1.0, 0) is for nothing but zero",
     )
 
 
@@ -136,6 +186,32 @@ def test_the_range_is_stretched_to_zero():
         255,
         because="a range below zero is stretched up to it, and zero gets the highest level",
     )
+    expect_close(
+        quantization.affine_range(-5.0, -1.0)[0],
+        5 / 255,
+        because="a range below zero is stretched up to it: high becomes 0, and the scale is (0 - low) / 255",
+    )
+
+
+@exercise("8.5")
+def test_a_single_number():
+    for value, zero_point in ((5.0, 0), (-5.0, 255)):
+        expect_close(
+            quantization.affine_range(value, value),
+            (5 / 255, zero_point),
+            because=f"from {value:g} to {value:g} is a range, too, once it is stretched to zero; (1.0, 0) is for "
+            "nothing but zero",
+        )
+
+
+@exercise("8.5")
+def test_small_numbers():
+    expect_close(
+        quantization.affine_range(-1e-6, 1e-6)[0],
+        2e-6 / 255,
+        because="small numbers have a small scale; only a scale of exactly 0 is replaced",
+        atol=0,
+    )
 
 
 @exercise("8.5")
@@ -149,7 +225,7 @@ def test_nothing_but_zero():
 
 @exercise("8.5")
 def test_error_and_ends():
-    for low, high in ((-0.3, 2.0), (-7.0, 0.1), (0.0, 1.0), (-1.0, 1.0), (-1e-3, 1e-3)):
+    for low, high in ((-0.3, 2.0), (-7.0, 0.1), (0.0, 1.0), (-1.0, 1.0), (-1e-3, 1e-3), (-5.0, -1.0), (-3.0, 0.0)):
         for bits in (2, 4, 8):
             scale, zero = quantization.affine_range(low, high, bits)
             expect(0 <= zero <= 2**bits - 1, because="the zero point is a level, from 0 to 2**bits - 1")
@@ -183,8 +259,8 @@ def test_the_first_is_the_low_half():
     got = quantization.unpack_int4(torch.tensor([0x21], dtype=torch.uint8))
     shifted = torch.is_tensor(got) and got.tolist() == [-7, -6]
     expect_equal(
-        got.tolist(),
-        [1, 2],
+        got,
+        torch.tensor([1, 2]),
         because="8 was subtracted from each: that is how Q4_0 keeps signs; here only 8 to 15 are negative, less 16"
         if shifted
         else "the first level is the low half of the byte (& 0x0F), the second the high half (>> 4)",

@@ -53,3 +53,25 @@ def test_peak_is_not_the_parents():
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     del buffer
     assert float(run.stdout) < BIG / 1e6
+
+
+def test_unused_memory_goes_back():
+    """Many small buffers, freed but for the last: without the call, glibc keeps what lies below it."""
+    if not hasattr(memory.ctypes.CDLL(None), "malloc_trim") or not memory.STATUS.exists():
+        pytest.skip("needs glibc and /proc")
+    buffers = [bytes([i % 256]) * 10_000 for i in range(10_000)]
+    last = buffers.pop()
+    during = memory.current_memory_mb()
+    del buffers
+    memory.free_unused_memory()
+    assert memory.current_memory_mb() < during - 80
+    assert len(last) == 10_000
+
+
+@pytest.mark.parametrize("missing", [AttributeError, OSError, TypeError])
+def test_a_system_without_that_call(monkeypatch, missing):
+    def fail(name):
+        raise missing
+
+    monkeypatch.setattr(memory.ctypes, "CDLL", fail)
+    memory.free_unused_memory()

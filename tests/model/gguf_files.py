@@ -60,6 +60,9 @@ def write_gguf(
     tensors: dict[str, np.ndarray | tuple[np.ndarray, GGMLQuantizationType]],
     config: ModelConfig = CONFIG,
     tokens: list[str] = TOKENS,
+    merges: list[str] = MERGES,
+    types: list[int] | None = None,
+    bos: int = 1,
     **changes: str,
 ) -> Path:
     """A GGUF file with these tensors, plain float32 or already quantised. `changes`: architecture, pre."""
@@ -76,9 +79,10 @@ def write_gguf(
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(changes.get("pre", "smollm"))
     writer.add_token_list(tokens)
-    writer.add_token_types([TokenType.CONTROL if token in SPECIAL else TokenType.NORMAL for token in tokens])
-    writer.add_token_merges(MERGES)
-    writer.add_bos_token_id(1)
+    kinds = [TokenType.CONTROL if token in SPECIAL else TokenType.NORMAL for token in tokens]
+    writer.add_token_types(kinds if types is None else types)
+    writer.add_token_merges(merges)
+    writer.add_bos_token_id(bos)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
     writer.add_pad_token_id(2)

@@ -84,10 +84,43 @@ def test_default_rope_in_the_new_spelling():
         ({"num_key_value_heads": 3}, r"num_attention_heads \(8\) must be a multiple of num_key_value_heads \(3\)"),
         ({"hidden_size": 60}, r"hidden_size \(60\) is not a multiple of num_attention_heads \(8\)"),
         ({"head_dim": 7}, "head_dim must be even"),
-        ({"vocab_size": 0}, "vocab_size must be a whole number of at least 1, not 0"),
+        ({"vocab_size": 0}, "vocab_size must be a whole number of at least 1 .*, not 0"),
         ({"num_hidden_layers": "2"}, "num_hidden_layers must be a whole number"),
         ({"rms_norm_eps": 0}, "rms_norm_eps must be a number above 0"),
         ({"rope_theta": -1.0}, "rope_theta must be a number above 0"),
+        ({"model_type": ["llama"]}, r"model_type \['llama'\] is not of the Llama family"),
+        ({"num_attention_heads": 0}, "num_attention_heads must be a whole number"),
+        ({"num_attention_heads": "6"}, "num_attention_heads must be a whole number .*, not '6'"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads must be a whole number"),
+        ({"head_dim": 8.0}, "head_dim must be a whole number"),
+        ({"head_dim": True}, "head_dim must be a whole number"),
+        ({"vocab_size": 2**63}, "vocab_size must be a whole number of at least 1 and at most 16777216"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be a whole number of at least 1 and at most 1000"),
+        ({"num_attention_heads": 2**12, "head_dim": 2**14}, "num_attention_heads times head_dim is more than"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps must be a number above 0"),
+        ({"rms_norm_eps": float("inf")}, "rms_norm_eps must be a number above 0"),
+        ({"rms_norm_eps": "1e-5"}, "rms_norm_eps must be a number above 0"),
+        ({"rms_norm_eps": True}, "rms_norm_eps must be a number above 0"),
+        ({"rope_theta": float("nan")}, "rope_theta must be a number above 0"),
+        ({"rope_theta": 10**400}, "rope_theta must be a number above 0"),
+        ({"rope_scaling": LLAMA3 | {"factor": 0}}, "rope scaling's factor must be a number above 0"),
+        ({"rope_scaling": LLAMA3 | {"factor": float("nan")}}, "rope scaling's factor must be a number above 0"),
+        ({"rope_scaling": LLAMA3 | {"low_freq_factor": "1"}}, "rope scaling's low_freq_factor must be a number"),
+        ({"rope_scaling": LLAMA3 | {"low_freq_factor": 4.0}}, r"high_freq_factor \(4.0\) must be above"),
+        ({"rope_scaling": [8.0]}, "rope_scaling must be an object"),
+        ({"rope_scaling": "llama3"}, "rope_scaling must be an object"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 1e6}}}, "rope_parameters must be an object"),
+        ({"rope_scaling": {"factor": 4}}, "rope_scaling has a factor and no rope_type"),
+        (
+            {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+            "rope_parameters and rope_scaling say different things",
+        ),
+        ({"rope_parameters": {"rope_type": ["llama3"]}}, r"rope_type \['llama3'\]"),
+        ({"layer_types": 5}, "layer_types must be a list, not 5"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings must be true or false, not 'false'"),
+        ({"attention_bias": 1}, "attention_bias must be true or false, not 1"),
+        ({"hidden_act": ["silu"] * 10**6}, r"hidden_act \['silu'.{,120}$"),
+        ({"vocab_size": "1" * 10**6}, r"vocab_size .{,120}$"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(change, message):
@@ -166,6 +199,18 @@ def test_written_and_read_back(config):
 def test_a_model_that_no_family_describes_is_not_written(odd):
     with pytest.raises(ValueError, match=r"config: "):
         dataclasses.replace(ModelConfig.from_hf(LLAMA), **odd).to_hf()
+
+
+def test_the_largest_models_are_within_the_bounds():
+    """Llama 3.1 405B, with a context of ten million tokens and a vocabulary of a million."""
+    large = {"hidden_size": 16384, "intermediate_size": 53248, "num_hidden_layers": 126, "num_attention_heads": 128}
+    ModelConfig.from_hf(LLAMA | large | {"vocab_size": 10**6, "max_position_embeddings": 10 * 2**20})
+
+
+def test_a_windows_first_layer_is_a_number():
+    said = {"sliding_window": 4, "use_sliding_window": True, "max_window_layers": "1"}
+    with pytest.raises(ValueError, match="max_window_layers must be a whole number, not '1'"):
+        ModelConfig.from_hf(QWEN | said)
 
 
 @pytest.mark.parametrize("field", [f for f in LLAMA if f != "model_type"])

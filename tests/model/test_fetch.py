@@ -231,9 +231,9 @@ def wait_for(log, lines=1):
 
 def test_two_at_once(path, source):
     """One makes it, the other waits for it; both get the same whole model."""
-    first = start(path, source, 3)
+    first = start(path, source, 8)  # longer than the second needs to get going on a busy machine
     wait_for(path.parent / "log")
-    second = start(path, source, 3)
+    second = start(path, source, 8)
     out, err = second.communicate(timeout=60)
     assert first.wait(timeout=60) == 0
     assert second.returncode == 0, err

@@ -5,6 +5,7 @@ import doctest
 import json
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +123,84 @@ def test_other_families_are_refused(tmp_path, settings, message):
         make(tmp_path, tiny_tensors(tiny_model(config=CONFIG)), **settings)
 
 
+def changed(**changes):
+    """The tiny model's config with sizes that no model has; ModelConfig itself would refuse them."""
+    return types.SimpleNamespace(**(dataclasses.asdict(CONFIG) | changes))
+
+
+REFUSED = {
+    "no heads": ({"config": changed(num_attention_heads=0)}, r"head_count must be a whole number of at least 1, not 0"),
+    "no key heads": ({"config": changed(num_key_value_heads=0)}, "num_key_value_heads must be a whole number"),
+    "five key heads": ({"config": changed(num_key_value_heads=5)}, "must be a multiple of num_key_value_heads"),
+    "three key heads": ({"config": changed(num_key_value_heads=3)}, r"k_proj\.weight is \[16, 48\], .* \[24, 48\]"),
+    "nan for eps": ({"config": changed(rms_norm_eps=float("nan"))}, "rms_norm_eps must be a number above 0"),
+    "endless theta": ({"config": changed(rope_theta=float("inf"))}, "rope_theta must be a number above 0"),
+    "fewer layers": ({"config": changed(num_hidden_layers=2)}, "has no place in a model of 2 layers"),
+    "more layers": ({"config": changed(num_hidden_layers=4)}, "missing, and 8 more"),
+    "a token twice": ({"tokens": [*TOKENS[:-1], TOKENS[-2]]}, "a token is in the vocabulary twice"),
+    "a token less": ({"tokens": TOKENS[:-3]}, "isn't of two tokens that make a third"),
+    "a token more": ({"tokens": [*TOKENS, "more"]}, r"embed_tokens\.weight is .* make it"),
+    "a type less": ({"types": [1] * (len(TOKENS) - 1)}, "tokens, and .* token types"),
+    "half a merge": ({"merges": ["a b", "ab"]}, "the merge 'ab' isn't of two tokens"),
+    "a merge of nothing known": ({"merges": ["a b", "x yy"]}, "the merge 'x yy' isn't of two tokens"),
+    "no such first token": ({"bos": 5000}, "the bos_token has the id 5000"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_metadata_that_fit_no_model_are_refused_before_anything_is_written(tmp_path, case):
+    settings, message = REFUSED[case]
+    with pytest.raises(GGUFError, match=rf"model\.gguf cannot be converted: .*{message}"):
+        make(tmp_path, tiny_tensors(tiny_model(config=CONFIG)), **settings)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def float64(weight):
+    return weight.astype(np.float64)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("blk.0.attn_q.weight", lambda w: w[:-2], r"q_proj\.weight is \[46, 48\], and the metadata make it \[48, 48\]"),
+        ("blk.0.attn_q.weight", lambda w: w[0], r"q_proj\.weight is \[48\]"),
+        ("blk.1.ffn_up.weight", lambda w: w.T.copy(), r"up_proj\.weight is \[48, 80\]"),
+        ("blk.1.ffn_up.weight", lambda w: w.astype(np.int8), r"blk\.1\.ffn_up\.weight is stored as I8"),
+        ("blk.1.ffn_up.weight", lambda w: w.astype(np.int32), r"blk\.1\.ffn_up\.weight is stored as I32"),
+        ("blk.1.ffn_up.weight", float64, r"blk\.1\.ffn_up\.weight is stored as F64"),
+        ("blk.1.ffn_up.weight", None, r"up_proj\.weight missing, and 0 more"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_named_and_nothing_stays_behind(tmp_path, name, change, message):
+    tensors = tiny_tensors(tiny_model(config=CONFIG))
+    weight = tensors.pop(name)
+    if change is not None:
+        tensors[name] = change(weight)
+    with pytest.raises(GGUFError, match=rf"model\.gguf cannot be converted: .*{message}"):
+        make(tmp_path, tensors)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_text_that_is_not_utf_8(tmp_path):
+    file = write_gguf(tmp_path / "model.gguf", tiny_tensors(tiny_model(config=CONFIG)))
+    content = file.read_bytes()
+    assert content.count(TEMPLATE.encode()) == 1
+    file.write_bytes(content.replace(TEMPLATE.encode(), b"\xff" * len(TEMPLATE)))
+    with pytest.raises(GGUFError, match=r"model\.gguf cannot be converted: .*utf-8"):
+        convert(file, tmp_path)
+
+
+def test_an_interrupted_conversion_leaves_no_weights(tmp_path):
+    file = write_gguf(tmp_path / "model.gguf", tiny_tensors(tiny_model(config=CONFIG)))
+
+    def interrupt(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(file, tmp_path, interrupt)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.gguf"]
+
+
 def test_a_tensor_without_a_place_is_refused(tmp_path):
     with pytest.raises(GGUFError, match=r"rope_freqs\.weight.* has no place"):
         make(tmp_path, tiny_tensors(tiny_model(config=CONFIG)) | {"rope_freqs.weight": np.ones(4, dtype=np.float32)})
@@ -142,6 +221,7 @@ def test_docstring_examples():
 
 PEAK = """
 import sys
+import types
 from pathlib import Path
 from shared.model.gguf import convert
 convert(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -2,12 +2,14 @@
 
 import copy
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
 
-from shared.evaluation.bench_int8 import StandingCache, decode_seconds
+from shared.evaluation.bench_int8 import StandingCache, decode_seconds, process_memory
 from shared.model import int8
+from shared.model.calibration import ChannelMax
 from shared.model.int8 import Int8Weight, highest_weight, int_matmul, memory_bytes, quantize_int8
 from shared.model.transformer import Embedding, Linear
 from shared.model.weight_only import GroupedWeight, quantize_weight_only
@@ -176,6 +178,86 @@ def test_other_impossible_wishes():
         quantize_weight_only(tiny_model(), bits=3)
     with pytest.raises(ValueError, match="rows of 48 can't be cut into groups of 32"):
         quantize_weight_only(tiny_model(), bits=4, group_size=32)
+
+
+WIDER = dataclasses.replace(TINY, hidden_size=64, intermediate_size=96, head_dim=8, num_attention_heads=8)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("channel", [None, 0.0, 1e-6], ids=["sound", "dead", "nearly dead"])
+def test_a_channel_that_the_last_norm_switches_off_harms_no_other(channel, tied):
+    """The embedding's rows of a tied model are divided by the head's columns, and with them their rounding error."""
+    model = tiny_model(dtype=torch.float32, config=dataclasses.replace(WIDER, tie_word_embeddings=tied))
+    if channel is not None:
+        model.model.norm.weight[0] = channel
+    quantized = quantize_int8(model)
+    want, got = model(IDS), quantized(IDS)
+    assert float((got - want).norm() / want.norm()) < 0.12
+    rows, table = quantized.model.embed_tokens(IDS), model.model.embed_tokens(IDS)
+    assert float((rows - table).norm() / table.norm()) < 0.02
+
+
+def test_columns_stay_near_their_median():
+    seen = ChannelMax()
+    seen.value = torch.tensor([0.0, 1.0, 1.0, 1.0, 1.0])
+    columns = torch.tensor([0.001, 0.1, 2.0, 3.0, 100.0])
+    assert int8.tame(columns, seen).tolist() == [2.0, 0.5, 2.0, 3.0, 8.0]
+    seen.value = torch.zeros(5)
+    assert int8.tame(columns, seen).tolist() == [1.0] * 5
+
+
+def test_a_long_table_is_quantised_as_a_whole_one(monkeypatch):
+    weight, columns = numbers(50, 16), numbers(16, seed=1).abs() + 0.1
+    monkeypatch.setattr(int8, "ROWS_AT_ONCE", 8)
+    for own, all_at_once in ((Int8Weight(weight), weight), (Int8Weight(weight, columns), weight * columns)):
+        scale = all_at_once.abs().amax(1) / highest_weight()
+        assert torch.equal(own.scale, scale)
+        assert torch.equal(own.levels, (all_at_once / scale[:, None]).round().to(torch.int8))
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_weight_that_is_not_finite_is_named(make, bad):
+    model = tiny_model(dtype=torch.float32)
+    model.model.layers[1].mlp.up_proj.weight[3, 5] = bad
+    with pytest.raises(ValueError, match=r"model\.layers\.1\.mlp\.up_proj\.weight holds nan or infinity"):
+        make(model)
+
+
+def test_one_weight_of_another_dtype_is_named():
+    model = tiny_model(dtype=torch.float32)
+    norm = model.model.layers[1].input_layernorm
+    norm.weight = torch.nn.Parameter(norm.weight.bfloat16(), requires_grad=False)
+    with pytest.raises(ValueError, match=r"layers\.1\.input_layernorm\.weight is torch\.bfloat16 on cpu"):
+        quantize_int8(model)
+
+
+def test_the_new_model_shares_no_weight_with_the_old_one():
+    model = tiny_model(dtype=torch.float32, config=dataclasses.replace(TINY, qk_norm=True, attention_bias=True))
+    quantized = quantize_int8(model)
+    before = quantized(IDS)
+    for weight in model.parameters():
+        weight.zero_()
+    assert torch.equal(quantized(IDS), before)
+
+
+def test_no_rows_no_products():
+    assert Int8Weight(numbers(5, 8)).linear(torch.zeros(2, 0, 8)).shape == (2, 0, 5)
+
+
+@pytest.mark.real
+def test_quantising_takes_little_more_memory_than_both_models(model_dir):
+    """In a process of its own: 1 is the float32 weights, mapped; the int8 ones are a quarter of that."""
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("needs /proc")
+    memory = process_memory(model_dir)
+    assert 1 < memory["peak"] < 1.45
+    assert 0.24 < memory["now"] < 0.4
+
+
+def test_a_process_that_cannot_quantise_says_so(tmp_path):
+    with pytest.raises(RuntimeError, match="failed"):
+        process_memory(tmp_path)
 
 
 def test_the_standing_cache_forgets():

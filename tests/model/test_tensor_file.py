@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import struct
 
 import pytest
@@ -92,7 +93,6 @@ REFUSED = {
     "a number for a tensor": (file_of({"w": 3}), "tensor 'w' needs a dtype, a shape and two data_offsets"),
     "no shape": (file_of({"w": {"dtype": "F32", "data_offsets": [0, 4]}}, b"\0" * 4), "'w' needs a dtype, a shape"),
     "three offsets": (file_of({"w": entry() | {"data_offsets": [0, 4, 8]}}, b"\0" * 4), "'w' needs a dtype, a shape"),
-    "an unknown dtype": (file_of({"w": entry("F8_E5M2")}, b"\0" * 4), "'w' has the dtype 'F8_E5M2'"),
     "a dtype that is a list": (file_of({"w": entry(["F32"])}, b"\0" * 4), "'w' has the dtype"),
     "outside": (file_of({"w": entry(end=4)}, b"\0" * 3), "ends at byte 4 of the data, which has 3"),
     "an overlap": (file_of({"v": entry(), "w": entry(begin=2, end=6)}, b"\0" * 6), "'w' lies on top of another"),
@@ -105,7 +105,14 @@ REFUSED = {
     "backwards": (file_of({"w": entry(begin=4, end=0)}, b"\0" * 4), "no such tensor"),
     "half a number": (file_of({"w": entry(shape=(1.0,))}, b"\0" * 4), "no such tensor"),
     "true": (file_of({"w": entry(shape=(True,))}, b"\0" * 4), "no such tensor"),
-    "a size beyond 64 bits": (file_of({"w": entry(shape=(2**40, 2**40))}, b"\0" * 4), "takes 48"),
+    "a size beyond 64 bits": (file_of({"w": entry(shape=(2**40, 2**40))}, b"\0" * 4), "no such tensor"),
+    "a size that only zero makes small": (file_of({"w": entry(shape=(0, 2**64), end=0)}), "no such tensor"),
+    "metadata that is a number": (file_of({"__metadata__": 5}), "__metadata__ must map names to texts"),
+    "metadata that holds a number": (file_of({"__metadata__": {"a": 1}}), "__metadata__ must map names to texts"),
+    "nested metadata": (file_of({"__metadata__": {"a": {"b": "c"}}}), "__metadata__ must map names to texts"),
+    "half a character in metadata": (file_of(b'{"__metadata__": {"a": "\\ud800"}}'), "__metadata__ must map names"),
+    "half a character for a name": (file_of({"\ud800": entry()}, b"\0" * 4), "half a character"),
+    "not a number": (file_of({"w": entry() | {"x": float("nan")}}, b"\0" * 4), "has 4 fields"),
 }
 
 
@@ -121,6 +128,62 @@ def test_a_damaged_file_is_refused_with_its_name_and_the_reason(tmp_path, case):
     assert str(tmp_path / "model.safetensors") in str(caught.value)
     assert message in str(caught.value)
     assert content is None or "Copy or fetch it again" in str(caught.value)
+
+
+@pytest.mark.parametrize(("dtype", "size"), [("F8_E4M3", 1), ("F8_E5M2", 1), ("U16", 2), ("C64", 8)])
+def test_a_sound_file_of_another_dtype_is_not_called_damaged(tmp_path, dtype, size):
+    content = file_of({"w": entry(dtype, end=size)}, b"\0" * size)
+    (tmp_path / "w").write_bytes(content)
+    with pytest.raises(WeightsError, match=rf"w: tensor 'w' has the dtype '{dtype}', and only F64, .* can be read$"):
+        TensorFile(tmp_path / "w")
+
+
+def test_a_shape_that_torch_cannot_hold(tmp_path):
+    """The library's format allows it, for it has no bytes; no tensor has such a shape."""
+    for shape in ((0, 2**63), (0, 2**62, 4)):
+        (tmp_path / "w").write_bytes(file_of({"w": entry(shape=shape, end=0)}))
+        with pytest.raises(WeightsError, match="no such tensor"):
+            TensorFile(tmp_path / "w")
+
+
+def test_a_long_or_odd_name_is_shown_short_and_quoted(tmp_path):
+    for name in ("w" * 10**6, "\x1b[2J\n" * 10):
+        (tmp_path / "w").write_bytes(file_of({name: 3}))
+        with pytest.raises(WeightsError) as caught:
+            TensorFile(tmp_path / "w")
+        assert len(str(caught.value)) < 400 + len(str(tmp_path))
+        assert str(caught.value).isprintable()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "w")
+    with pytest.raises(WeightsError, match="w cannot be read: it isn't a regular file"):
+        TensorFile(tmp_path / "w")
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"__metadata__": torch.ones(1)}, "can't be called '__metadata__'"),
+        ({"\ud800": torch.ones(1)}, "can't be called"),
+        ({"z": torch.ones(1, dtype=torch.complex64)}, "tensor 'z' is torch.complex64"),
+    ],
+)
+def test_what_a_file_cannot_hold_is_not_written(tmp_path, tensors, message):
+    with pytest.raises(WeightsError, match=message):
+        write_tensors(tmp_path / "w", {"a": torch.ones(2)} | tensors)
+    assert not (tmp_path / "w").exists()
+
+
+def test_releasing_a_tensor_keeps_what_was_written_to_its_neighbours(tmp_path):
+    write_tensors(tmp_path / "w", {"a": torch.zeros(10), "b": torch.arange(10_000.0), "c": torch.zeros(10)})
+    file = TensorFile(tmp_path / "w")
+    a, b, c = (file.tensor(name).add_(1) for name in "abc")
+    file.release("b")
+    assert torch.equal(a, torch.ones(10))
+    assert torch.equal(c, torch.ones(10))
+    assert float(b[5000]) == 5000  # the pages that are its own are the file's again
 
 
 def test_a_folder_is_no_file(tmp_path):

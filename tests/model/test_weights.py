@@ -2,12 +2,15 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from shared.model.int8 import quantize_int8
+from shared.model.weight_only import quantize_weight_only
 from shared.model.weights import WeightsError, load_model, save_model
 from tests.tiny import TINY, tiny_model
 
@@ -92,7 +95,14 @@ def test_no_config(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("{", r"config\.json cannot be read"), ("[]", "a JSON object, not a list"), ("{}", r"config\.json: .*vocab_size")],
+    [
+        ("{", r"config\.json cannot be read"),
+        ("[]", "a JSON object, not a list"),
+        ("{}", r"config\.json: .*vocab_size"),
+        ("[" * 100_000, r"config\.json cannot be read"),
+        ('{"vocab_size": 1, "vocab_size": 2}', r"config\.json cannot be read: the name 'vocab_size' appears twice"),
+        ('{"model_type": ["llama"]}', r"config\.json: config: model_type"),
+    ],
 )
 def test_broken_config(tmp_path, content, message):
     (tmp_path / "config.json").write_text(content)
@@ -112,7 +122,7 @@ def test_pickles_are_refused(tmp_path, name):
     write(tmp_path, tiny_model())
     (tmp_path / "model.safetensors").unlink()
     (tmp_path / name).write_bytes(b"")
-    with pytest.raises(WeightsError, match=f"{name} refused: such files are pickles"):
+    with pytest.raises(WeightsError, match=f"'{name}' refused: such files are pickles"):
         load_model(tmp_path)
 
 
@@ -128,7 +138,7 @@ def test_a_cut_file_is_named(tmp_path, keep):
 def test_a_missing_shard_is_named(tmp_path):
     write(tmp_path, tiny_model(), shards=3)
     (tmp_path / "model-00002-of-00003.safetensors").unlink()
-    with pytest.raises(WeightsError, match=r"model-00002-of-00003\.safetensors missing"):
+    with pytest.raises(WeightsError, match=r"'model-00002-of-00003\.safetensors' missing"):
         load_model(tmp_path)
 
 
@@ -137,6 +147,58 @@ def test_a_tensor_in_two_shards_is_refused(tmp_path):
     write(tmp_path, model, shards=3)
     save_file(dict(model.state_dict()), tmp_path / "model-00003-of-00003.safetensors")
     with pytest.raises(WeightsError, match="stored in another shard, too"):
+        load_model(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "model.safetensors.index.json"])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, name):
+    write(tmp_path, tiny_model(dtype=torch.float32))
+    if "index" in name:
+        (tmp_path / "model.safetensors").unlink()
+    (tmp_path / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(WeightsError, match="cannot be read: it isn't a regular file"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64, torch.float8_e4m3fn])
+def test_a_dtype_that_nobody_computes_in_is_refused(tmp_path, dtype):
+    write(tmp_path, tiny_model(dtype=torch.float32))
+    with pytest.raises(WeightsError, match=f"can't compute in {dtype}"):
+        load_model(tmp_path, dtype=dtype)
+
+
+@pytest.mark.parametrize("device", ["meta", torch.device("meta")])
+def test_a_device_without_memory_is_refused(tmp_path, device):
+    write(tmp_path, tiny_model(dtype=torch.float32))
+    with pytest.raises(WeightsError, match="'meta' has no memory"):
+        load_model(tmp_path, device=device)
+
+
+@pytest.mark.parametrize("make", [quantize_int8, quantize_weight_only])
+def test_a_quantised_model_is_not_saved(tmp_path, make):
+    model = tiny_model(dtype=torch.float32, config=dataclasses.replace(TINY, hidden_size=64, intermediate_size=96,
+                                                                       num_attention_heads=8))  # fmt: skip
+    with pytest.raises(WeightsError, match="only plain weights can be saved"):
+        save_model(make(model), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_names_in_a_message_are_quoted_and_short(tmp_path):
+    write(tmp_path, tiny_model(), shards=3)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "\x1b[2J" + "x" * 10**6}}))
+    with pytest.raises(WeightsError) as caught:
+        load_model(tmp_path)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a"])
+def test_a_shard_is_a_file_beside_the_index(tmp_path, name):
+    write(tmp_path, tiny_model(), shards=3)
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(WeightsError, match="weight_map must map each tensor to a file beside the index"):
         load_model(tmp_path)
 
 
@@ -151,7 +213,7 @@ def test_a_bad_index_is_refused(tmp_path, index):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda s: s.pop("model.layers.1.mlp.up_proj.weight"), r"model\.layers\.1\.mlp\.up_proj\.weight missing"),
+        (lambda s: s.pop("model.layers.1.mlp.up_proj.weight"), r"'model\.layers\.1\.mlp\.up_proj\.weight' missing"),
         (lambda s: s.update(extra=torch.ones(1)), r"model\.safetensors: tensor 'extra' has no place"),
         (lambda s: s.update({"model.norm.weight": torch.ones(7)}), r"model\.norm\.weight is \[7\].* makes it \[48\]"),
         (lambda s: s.update({"model.norm.weight": torch.ones(48).char()}), r"model\.norm\.weight is stored as I8"),

@@ -124,16 +124,24 @@ def test_the_client_tries_again_by_itself(client, model):
 @pytest.mark.real
 @pytest.mark.parametrize("int8", [False, True], ids=["float32", "int8"])
 def test_paris(model_dir, int8):
+    """The same whole answer from the weights as they are and from rounded ones.
+
+    The question decides it. After the plain "What is the capital of France?" the two most likely first tokens are 0.1
+    apart as logits, less than the eighth bit is worth, and a rounding error anywhere turns the answer round. After this
+    one the likeliest token leads by 1.8 or more at every step, measured with float32. (The token that ends the
+    answer is the eighth.)
+    """
     from shared.serving.served_model import ServedModel
 
+    messages = [{"role": "user", "content": "What is the capital of France? Answer with one word."}]
     name = model_dir.name
     with (
         serving(name, lambda: ServedModel.load(model_dir, int8=int8)) as server,
         openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0, timeout=120) as client,
     ):
-        ask = {"model": name, "messages": MESSAGES, "temperature": 0, "max_tokens": 20}
+        ask = {"model": name, "messages": messages, "temperature": 0, "max_tokens": 20}
         whole = client.chat.completions.create(**ask).choices[0].message.content
         pieces = [c.choices[0].delta.content or "" for c in client.chat.completions.create(**ask, stream=True)]
-        assert "Paris" in whole
+        assert whole == "The capital of France is Paris."
         assert "".join(pieces) == whole
         assert len(pieces) > 4
