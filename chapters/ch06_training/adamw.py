@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/training/adamw.py (version f42c0b85f0bb).
+# Yours to finish. Generated from shared/training/adamw.py (version 6ebb6bff561f).
 """AdamW by hand: Adam whose weight decay doesn't pass through Adam (Loshchilov & Hutter 2019, algorithm 2)."""
 
 from chapters import Todo
@@ -57,6 +57,7 @@ class AdamW(torch.optim.Optimizer):
     def update(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
         """One parameter's step, in place. grad is left as it was. group: "lr", "betas", "eps", "weight_decay".
 
+        group["lr"] is the rate to use as it stands: a group's "lr_scale" is already in it (exercise 6.6).
         self.state[p] is this parameter's own dict, empty before its first step; it keeps "step" (a count), "exp_avg"
         and "exp_avg_sq" (the running means m and v, shaped like p), so that `state_dict` saves them.
 

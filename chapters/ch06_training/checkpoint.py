@@ -1,10 +1,11 @@
-# Yours to finish. Generated from shared/training/checkpoint.py (version a217c7c2c4d1).
+# Yours to finish. Generated from shared/training/checkpoint.py (version e46dfc9c3ce5).
 """Checkpoints: all that a run needs to go on bit for bit, in one safetensors file that is whole or isn't there.
 
 No pickle: numbers are tensors, and what isn't a tensor stands as JSON in the file's own header.
 """
 
 from chapters import Todo
+import hashlib
 import json
 import os
 import random
@@ -53,6 +54,7 @@ def capture(
     have short names, such as "0.exp_avg" and "torch": put the prefix before them.
     """
     # exercise 6.8: gather the model's, the optimiser's and the random generators' tensors, each with its prefix
+    #   the check saves and resumes a run, so write 6.7 first
     raise Todo("6.8")
     # end
 
@@ -80,7 +82,8 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     the new one, whole.
 
     The temporary file stands in the same folder, for a rename across file systems is a copy, and its name is
-    temporary_name(path). If write fails, it is removed, the old file stays and the error goes on.
+    temporary_name(path). If write fails (Ctrl-C too, and maybe before it has made a file), what there is of the
+    temporary file is removed, the old file stays and the error goes on. os.replace takes the old file's place.
     fsync_path(path) waits until a file's bytes, or a folder's names, are on the disk.
     """
     # exercise 6.7: write to the temporary file; its bytes to the disk; rename (os.replace); the folder to the disk
@@ -108,8 +111,11 @@ def save_checkpoint(folder: Path, snapshot: Snapshot) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"checkpoint-{snapshot.step:08}.safetensors"
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in snapshot.tensors.items()}
-    facts = {"facts": json.dumps(snapshot.facts)}
-    write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata=facts))
+    header = {"facts": json.dumps(snapshot.facts), "sha256": checksum(tensors)}
+    try:
+        write_atomically(path, lambda temporary: save_file(tensors, temporary, metadata=header))
+    except SafetensorError as error:  # such as a full disk
+        raise OSError(f"{path} can't be written: {error}") from error
     for old in checkpoints(folder)[KEPT:]:
         old.unlink(missing_ok=True)
     for left in folder.glob(".checkpoint-*.part"):  # by a process that was killed while it wrote
@@ -122,12 +128,24 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(folder.glob("checkpoint-*.safetensors"), reverse=True)
 
 
+def checksum(tensors: Tensors) -> str:
+    """SHA-256 of names and bytes. safetensors has none: a number that a bad disk has changed would be read as it is."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        total.update(name.encode())
+        total.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
 def read_checkpoint(path: Path) -> Snapshot:
     """Read one file. Raises CheckpointError when it is damaged or isn't a checkpoint."""
     try:
         with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {})["facts"])
+            header = file.metadata() or {}
+            facts = json.loads(header["facts"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        if checksum(tensors) != header["sha256"]:
+            raise ValueError("its numbers aren't those that were saved")
         if not isinstance(facts["step"], int):
             raise ValueError("its step is not a number")
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
@@ -149,7 +167,7 @@ def latest_checkpoint(folder: Path, say: Callable[[str], None] | None = None) ->
         except CheckpointError as error:
             say(f"{error}; trying the one before it.")
     if found:
-        raise CheckpointError(f"no checkpoint in {folder} can be read. Delete them to start from the beginning.")
+        raise CheckpointError(f"no checkpoint in {folder} can be read. Delete them to start over (--fresh does).")
     return None
 
 

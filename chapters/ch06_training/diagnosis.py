@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/training/diagnosis.py (version 6d6e086bfc5b).
+# Yours to finish. Generated from shared/training/diagnosis.py (version 67916890d598).
 """Why a loss does not fall: from the signs a run leaves behind to the likely cause."""
 
 from chapters import Todo
@@ -54,14 +54,14 @@ def diagnose(signs: Signs) -> str:
     """The likely cause, one of the names above. The order matters: each sign means something once those before it are
     ruled out.
 
-    HIGH       a loss is not a finite number, or is above twice ignorance at any step
-    then, if the run has learnt nothing (its end is not at least 0.5 below ignorance):
+    HIGH       any of the losses is not a finite number, or is above twice ignorance
+    then, if the run has learnt nothing (signs.end is not at least 0.5 below ignorance):
     VANISHING  the median gradient is shorter than 1e-3: nothing tells the weights where to go
     CLIPPED    the median gradient is more than 100 times max_norm: nearly nothing of it is left
     LOW        neither: the directions are there, and the steps are too small
     and if it has learnt something:
     LABELS     of ahead_losses the smallest is not that of the next token: it has learnt another task
-    ORDER      the loss rose by more than 1 in between: what it had learnt last was of no use for what came next
+    ORDER      signs.rise is more than 1: what it had learnt last was of no use for what came next
     GARBAGE    at least 1% of the sample_losses are above 0.95 of ignorance: there is nothing to learn in those
     HEALTHY    none of these
     """

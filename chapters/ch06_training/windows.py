@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/training/windows.py (version 8a5db03f99ff).
+# Yours to finish. Generated from shared/training/windows.py (version e84159dfc3d2).
 """From documents to training batches: one long stream of ids, cut into windows, in an order that can be resumed.
 
 Nothing here has a position that could be lost. Which windows step 1234 reads is a function of the seed and of 1234.
@@ -58,7 +58,7 @@ def epoch_order(n: int, seed: int, epoch: int) -> list[int]:
     Another epoch has another order, and so has another seed; the same pair gives the same order in every process and
     on every machine, whatever else has drawn random numbers meanwhile.
     """
-    # exercise 6.3: a permutation from a generator of its own, seeded with both numbers
+    # exercise 6.3: a permutation from a generator of its own, seeded with both numbers; return a list (.tolist())
     #   np.random.default_rng takes a list of numbers as its seed, and mixes them well
     raise Todo("6.3")
     # end

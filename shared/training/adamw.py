@@ -55,6 +55,7 @@ class AdamW(torch.optim.Optimizer):
     def update(self, p: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
         """One parameter's step, in place. grad is left as it was. group: "lr", "betas", "eps", "weight_decay".
 
+        group["lr"] is the rate to use as it stands: a group's "lr_scale" is already in it (exercise 6.6).
         self.state[p] is this parameter's own dict, empty before its first step; it keeps "step" (a count), "exp_avg"
         and "exp_avg_sq" (the running means m and v, shaped like p), so that `state_dict` saves them.
 

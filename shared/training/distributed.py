@@ -83,8 +83,9 @@ def process_group(device: str = "cpu") -> Iterator[Group]:
 def share_of_rank(indices: Sequence[int], rank: int, world: int) -> list[int]:
     """The part of a batch that process `rank` of `world` trains on.
 
-    Together the parts are the batch: each index is in exactly one of them, and all are equally long, because DDP's mean
-    over the processes gives each the same weight. Raises ValueError when that can't be.
+    A part is a run of neighbours in the batch; rank 0 has the first windows, rank 1 the next. Together the parts are
+    the batch: each index is in exactly one of them, and all are equally long, because DDP's mean over the processes
+    gives each the same weight. Raises ValueError when that can't be.
 
     >>> [share_of_rank([9, 4, 7, 1], rank, world=2) for rank in (0, 1)]
     [[9, 4], [7, 1]]

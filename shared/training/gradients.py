@@ -44,6 +44,7 @@ def clip_global_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> Ten
 
     The length is that of the vector of all gradients put one behind the other: the root of the sum of all squares. A
     common factor keeps its direction. Parameters without a gradient don't count. Returns the length before, a scalar.
+    parameters may be a generator, such as `model.parameters()`, which can be gone through only once.
 
     By hand: two parameters with gradients [3.0] and [4.0] have length 5. With max_norm 1 they become 0.6 and 0.8.
     """
@@ -70,11 +71,13 @@ def accumulate(
     The result is that of one large batch, whatever the sizes of the small ones, in the memory of a small one. Labels
     that are IGNORED count nowhere. divisor: the number of labelled tokens to divide by; by default those of `batches`.
     (With several processes it is their mean number, since DDP averages the gradients: see distributed.py.)
-    Returns the mean loss, a scalar without a graph.
+    Returns the mean loss, a scalar tensor, detached from the graph (what autograd keeps for the backward pass).
 
-    token_losses(model, inputs, labels, precision) gives the SUM of a micro-batch's losses. Call backward once for each
-    micro-batch, through precision.scaler.scale(loss) (which does nothing in fp32 and bf16), inside
-    `with last_only(model, is_last):`, so that several processes exchange gradients once and not for each micro-batch.
+    token_losses(model, inputs, labels, precision) gives the SUM of a micro-batch's losses, computed in `precision`.
+    Call backward, through precision.scaler.scale(loss) (which does nothing in fp32 and bf16), before the next
+    micro-batch's forward pass: it frees the graph, so that only one is held at a time. Forward and backward both stand
+    inside `with last_only(model, is_last):`, so that several processes exchange gradients once a step: DDP decides in
+    the forward pass.
 
     By hand: losses [1, 1, 1, 1] and [6] are 10 / 5 = 2 in the mean; the mean of their means would be 3.5.
     """
@@ -100,7 +103,10 @@ def token_losses(model: nn.Module, inputs: Tensor, labels: Tensor, precision: Pr
 
 
 def last_only(model: nn.Module, is_last: bool) -> AbstractContextManager[None]:
-    """Under DDP, gradients are exchanged in the backward pass of the last micro-batch only; else nothing happens."""
+    """Under DDP, gradients are exchanged for the last micro-batch only; without DDP this does nothing.
+
+    To stand around the forward pass as well as the backward pass: DDP prepares the exchange in its forward.
+    """
     wait = getattr(model, "no_sync", None)
     return wait() if wait is not None and not is_last else nullcontext()
 

@@ -5,7 +5,6 @@ Every stage leaves its result in the working folder and isn't done again when th
 
 import hashlib
 import json
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -25,6 +24,8 @@ from shared.data.reader import read_jsonl
 from shared.data.splitting import split_by_source
 from shared.data.tokenizer import Tokenizer
 from shared.measure.files import write_json
+from shared.training.checkpoint import checkpoints, checksum
+from shared.training.own_folder import ORIGIN, discard, read_facts
 from shared.training.windows import token_stream
 
 END = "<|endoftext|>"
@@ -46,18 +47,21 @@ def own_data(work: Path, documents: int, vocab_size: int, progress: bool = True)
     """Clean, deduplicate, split, train a tokenizer, encode; or read what an earlier call has left in `work`.
 
     documents: how many of the documentation's texts to start from. What another corpus or other numbers have left in
-    `work` is removed, checkpoints too. validation.jsonl stays there: the records that no model has been trained on.
+    `work` is removed; but when a run has been started on it, and has checkpoints, that is a ValueError.
+    validation.jsonl stays there: the records that no model has been trained on.
     """
     started = time.perf_counter()
+    made_from: dict[str, Any] = {"version": VERSION, "documents": documents, "vocab_size": vocab_size}
+    _check_same_start(work, made_from)  # before the corpus, which takes a while
     corpus = make_corpus("docs", limit=documents, progress=progress)
     with corpus.open("rb") as file:
-        made_from = {"version": VERSION, "documents": documents, "vocab_size": vocab_size,
-                     "corpus_sha256": hashlib.file_digest(file, "sha256").hexdigest()}  # fmt: skip
-    if _made_from(work) != made_from:
-        shutil.rmtree(work, ignore_errors=True)
-        write_json(work / "made_from.json", made_from)
+        made_from["corpus_sha256"] = hashlib.file_digest(file, "sha256").hexdigest()
+    _check_same_start(work, made_from)
+    if read_facts(work / ORIGIN) != made_from:
+        discard(work)
+        write_json(work / ORIGIN, made_from)
     clean, unique, streams = work / "clean.jsonl", work / "unique.jsonl", work / "streams.safetensors"
-    if not streams.exists():
+    if not _is_undamaged(streams):
         _once(clean, lambda: clean_file(corpus, clean, progress=progress))
         _once(unique, lambda: deduplicate(clean, unique, progress=progress))
         splits = split_by_source(read_jsonl(unique))
@@ -72,7 +76,10 @@ def own_data(work: Path, documents: int, vocab_size: int, progress: bool = True)
         known: dict[str, Any] = {f"{name}_documents": len(records) for name, records in splits.items()}
         known["seconds"] = time.perf_counter() - started
         with replacing(streams) as part:
-            save_file(ids, part, metadata={"facts": json.dumps(known)})
+            try:
+                save_file(ids, part, metadata={"facts": json.dumps(known), "sha256": checksum(ids)})
+            except SafetensorError as error:  # such as a full disk
+                raise OSError(f"{streams} can't be written: {error}") from error
     return _read(work, made_from)
 
 
@@ -107,9 +114,22 @@ def _once(result: Path, make: Callable[[], object]) -> None:
         make()
 
 
-def _made_from(work: Path) -> dict[str, Any] | None:
+def _check_same_start(work: Path, made_from: dict[str, Any]) -> None:
+    """Refuse to throw a run away that was started on something else."""
+    then = read_facts(work / ORIGIN)
+    other = [f"{name} {then.get(name)}, now {value}" for name, value in made_from.items() if then.get(name) != value]
+    if other and checkpoints(work / "run"):
+        if other[0].startswith("corpus_sha256"):
+            other = ["other texts (since then, packages have been installed or removed)"]
+        raise ValueError(f"the run in {work} was started with {'; '.join(other)}. Go on with the same, choose another "
+                         "folder (--out), or start over (--fresh).")  # fmt: skip
+
+
+def _is_undamaged(streams: Path) -> bool:
+    """True when the streams are there, each byte as it was saved."""
     try:
-        found: dict[str, Any] = json.loads((work / "made_from.json").read_text(encoding="utf-8"))
-        return found
-    except (OSError, ValueError):
-        return None
+        with safe_open(streams, framework="pt") as file:
+            found = {name: file.get_tensor(name) for name in ("train", "validation")}
+            return bool(checksum(found) == (file.metadata() or {})["sha256"])
+    except (SafetensorError, OSError, KeyError):
+        return False

@@ -4,14 +4,11 @@ The folder it is saved in is one that every other part reads: weights, config, t
 training.json, which says how it came to be and how good it is.
 """
 
-import fcntl
 import hashlib
-import json
 import math
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -27,13 +24,12 @@ from shared.model.weights import load_model, save_model
 from shared.training.checkpoint import checkpoints, latest_checkpoint
 from shared.training.distributed import ALONE, Group
 from shared.training.own_data import OwnData, bytes_of, own_data
+from shared.training.own_folder import FACTS as FACTS
+from shared.training.own_folder import MODELS, NAME, check_ours, discard, is_whole, lock, work_folder
 from shared.training.trainer import Settings, train, validation_loss
 from shared.training.utilisation import best_precision
 from shared.training.windows import windows
 
-MODELS = Path(__file__).resolve().parents[2] / "data" / "models"
-NAME = "docs-llama-v1"
-FACTS = "training.json"
 CODE = ("model/transformer.py", "training/adamw.py", "training/gradients.py", "training/trainer.py",
         "training/own_data.py", "training/own_model.py")  # fmt: skip
 # It has never seen a conversation: the messages' texts, one after another, are what it goes on from.
@@ -86,33 +82,20 @@ def ensure_own_model(path: Path | None = None, recipe: Recipe = RECIPE, progress
     path = MODELS / NAME if path is None else Path(path).absolute()
     if is_whole(path):
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(path):
+    with lock(path):
         if not is_whole(path):  # another process may have made it while this one waited
             train_own_model(path, recipe, progress=progress)
     return path
 
 
-def is_whole(path: Path) -> bool:
-    """True when all files that training.json lists are there, in their sizes."""
-    try:
-        sizes = json.loads((path / FACTS).read_text(encoding="utf-8"))["files"]
-        return all((path / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
-        return False
-
-
-def work_folder(path: Path) -> Path:
-    """Where the unfinished model lies: beside the finished one."""
-    return path.with_name(f"{path.name}.training")
-
-
 def train_own_model(path: Path, recipe: Recipe = RECIPE, group: Group = ALONE, progress: bool = True) -> None:
-    """Train, or go on training, and put the finished model at `path`. Raises trainer.Stopped, ValueError."""
-    if path.exists() and not (path / FACTS).exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"{path} holds something that wasn't made here. Move it away, or choose another place.")
+    """Train, or go on training, and put the finished model at `path`. Raises trainer.Stopped, ValueError.
+
+    Who calls this holds own_folder.lock(path), where another process might work in the same folder.
+    """
     work = work_folder(path)
     if group.leads:
+        check_ours(path)
         own_data(work, recipe.documents, recipe.vocab_size, progress)
     group.wait()
     data = own_data(work, recipe.documents, recipe.vocab_size, progress=False)
@@ -200,10 +183,9 @@ def _finish(
     }
     facts["files"] = {file.name: file.stat().st_size for file in sorted(part.iterdir())}
     write_json(part / FACTS, facts)
-    if path.exists():
-        shutil.rmtree(path)
+    discard(path)
     os.replace(part, path)
-    shutil.rmtree(work, ignore_errors=True)
+    discard(work)
 
 
 def stated(model: Transformer, data: OwnData, settings: Settings, n_windows: int) -> dict[str, Any]:
@@ -219,15 +201,3 @@ def code_version() -> str:
     """SHA-256 of the source files that decide the result."""
     shared = Path(__file__).resolve().parents[1]
     return hashlib.sha256(b"".join((shared / name).read_bytes() for name in CODE)).hexdigest()
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Held while the model is trained. The system lets go of it when the process ends, however it ends."""
-    with (path.parent / f".{path.name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"Another process is training {path}; waiting for it.", file=sys.stderr)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield

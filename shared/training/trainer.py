@@ -1,6 +1,7 @@
 """The loop of a training run: batches in an order that can be resumed, steps, a history, checkpoints, and a way out."""
 
 import json
+import math
 import signal
 import threading
 import time
@@ -13,13 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from shared.training.adamw import AdamW, decay_groups
-from shared.training.checkpoint import CheckpointError, capture, latest_checkpoint, restore, save_checkpoint
+from shared.training.checkpoint import (
+    CheckpointError,
+    capture,
+    checkpoints,
+    latest_checkpoint,
+    restore,
+    save_checkpoint,
+)
 from shared.training.display import training_bar
 from shared.training.distributed import ALONE, Group, share_of_rank
 from shared.training.gradients import IGNORED, Batch, Precision, token_losses, train_step
 from shared.training.history import History, Row
 from shared.training.optim import lr_at_step
-from shared.training.utilisation import matmul_peak, training_flops_per_token
+from shared.training.utilisation import Speed
 from shared.training.windows import count_windows, windows, windows_of_step
 
 
@@ -56,6 +64,10 @@ class Settings:
         for name in ("micro_batch", "eval_every", "save_every", "seed"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
+        if self.seed >= 2**63:
+            raise ValueError(f"seed must be below 2**63, not {self.seed}")
+        if not 0 < self.max_lr < math.inf:
+            raise ValueError(f"max_lr must be above 0 and finite, not {self.max_lr}: nothing would be learnt")
         lr_at_step(0, self.max_lr, self.min_lr, self.warmup_steps, self.steps)  # refuses what doesn't fit together
 
 
@@ -82,7 +94,8 @@ def train(
     stream, validation: [n] ids. folder: gets checkpoints and history.jsonl, a row for each step: "step" (from 1),
     "loss" (nats a token, the step's mean), "lr", "grad_norm" (before clipping), "seconds", now and then "val_loss".
     on_step: is called with each row, after the step. Returns all rows, those of earlier starts included.
-    Ctrl-C or SIGTERM: finishes the step, saves, raises Stopped. Raises ValueError for a run that can't be.
+    Ctrl-C or SIGTERM: finishes the step, saves, raises Stopped. Raises ValueError for a run that can't be, and for a
+    loss that isn't finite; OSError when a checkpoint can't be written.
     """
     precision = Precision(settings.precision, group.device)
     n_windows = count_windows(len(stream), settings.length)
@@ -95,7 +108,7 @@ def train(
     facts = {"settings": json.loads(json.dumps(asdict(settings))), "data": fingerprint(stream)}
     start = resume(model, optimizer, precision, facts, folder)
     history = History(folder, start)
-    wrapped, speed = group.wrap(model), Speed(model, settings, group)
+    wrapped, speed = group.wrap(model), Speed(model, settings.batch_size, settings.length, precision.name, group)
 
     def save(step: int) -> None:
         if group.leads:
@@ -117,6 +130,7 @@ def train(
             row = {"step": step + 1, "loss": float(group.mean(loss)), "lr": lr, "grad_norm": float(norm)}
             if due(step + 1, settings.eval_every, settings.steps):
                 row["val_loss"] = validation_loss(model, validation, settings.length, settings.eval_windows, precision)
+            check_finite(row, settings, folder)
             row["seconds"] = time.perf_counter() - began
             history.rows.append(row)
             show(step + 1, speed.note(row))
@@ -141,9 +155,9 @@ def resume(model: nn.Module, optimizer: torch.optim.Optimizer, precision: Precis
     then, now = snapshot.facts.get("settings", {}), facts["settings"]
     if other := [f"{name} {then.get(name)!r}, now {now[name]!r}" for name in now if then.get(name) != now[name]]:
         raise CheckpointError(f"the run in {folder} was started with {'; '.join(other)}. Go on with the same settings, "
-                              "or choose another folder.")  # fmt: skip
+                              "choose another folder, or start over (--fresh).")  # fmt: skip
     if snapshot.facts.get("data") != facts["data"]:
-        raise CheckpointError(f"the run in {folder} was started on other data; choose another folder.")
+        raise CheckpointError(f"the run in {folder} was started on other data; choose another or start over (--fresh).")
     return restore(snapshot, model, optimizer, precision.scaler)
 
 
@@ -179,24 +193,14 @@ def validation_loss(
     return losses / (total * length)
 
 
-class Speed:
-    """Tokens a second and utilisation, over the steps since the start."""
-
-    def __init__(self, model: nn.Module, settings: Settings, group: Group) -> None:
-        self.tokens = settings.batch_size * settings.length
-        self.peak = matmul_peak(settings.precision, group.device) * group.world
-        self.flops = training_flops_per_token(model, settings.length)
-        self.seconds: list[float] = []
-
-    def note(self, row: Row) -> str:
-        """What stands beside the bar: loss, validation loss, tokens/s, and the share of the peak in use."""
-        if "val_loss" in row:
-            self.validated = f"  validation {row['val_loss']:.3f}"
-        else:
-            self.seconds = [*self.seconds[-19:], row["seconds"]]  # the mean of the last 20 steps
-        rate = self.tokens * len(self.seconds) / max(sum(self.seconds), 1e-9)
-        use = rate * self.flops / self.peak
-        return f"loss {row['loss']:.3f}{getattr(self, 'validated', '')}  {rate:,.0f} tokens/s  {use:.0%} of peak"
+def check_finite(row: Row, settings: Settings, folder: Path) -> None:
+    """Raises ValueError when a step's numbers are nan or infinite: all that follows would be lost, and is not saved."""
+    names = ["loss", "val_loss"] + ["grad_norm"] * (settings.precision != "fp16")  # there the scaler skips such a step
+    if bad := [f"{name} {row[name]}" for name in names if not math.isfinite(row.get(name, 0.0))]:
+        kept = checkpoints(folder)
+        raise ValueError(f"step {row['step']}: {', '.join(bad)}. The run has diverged, and this step is not saved"
+                         f"{f'; {kept[0]} is of before' if kept else ''}. Start over (--fresh) with a lower learning "
+                         f"rate (--lr) than {settings.max_lr:g}.")  # fmt: skip
 
 
 def due(step: int, every: int, total: int) -> bool:

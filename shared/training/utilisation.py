@@ -7,7 +7,9 @@ import torch
 from torch import nn
 
 from shared.model.counting import flops_per_token
+from shared.training.distributed import Group
 from shared.training.gradients import DTYPES
+from shared.training.history import Row
 
 SIZE = {"cpu": 512, "cuda": 8192}  # of the square matrices that are multiplied to find the peak
 
@@ -55,3 +57,23 @@ def training_flops_per_token(model: nn.Module, length: int) -> int:
     if (config := getattr(model, "config", None)) is not None:
         return 3 * flops_per_token(config, length)
     return 6 * sum(p.numel() for p in model.parameters())
+
+
+class Speed:
+    """Tokens a second and utilisation, over the steps since the start. batch_size: windows in a step, over all."""
+
+    def __init__(self, model: nn.Module, batch_size: int, length: int, precision: str, group: Group) -> None:
+        self.tokens = batch_size * length
+        self.peak = matmul_peak(precision, group.device) * group.world
+        self.flops = training_flops_per_token(model, length)
+        self.seconds: list[float] = []
+
+    def note(self, row: Row) -> str:
+        """What stands beside the bar: loss, validation loss, tokens/s, and the share of the peak in use."""
+        if "val_loss" in row:
+            self.validated = f"  validation {row['val_loss']:.3f}"
+        else:
+            self.seconds = [*self.seconds[-19:], row["seconds"]]  # the mean of the last 20 steps
+        rate = self.tokens * len(self.seconds) / max(sum(self.seconds), 1e-9)
+        use = rate * self.flops / self.peak
+        return f"loss {row['loss']:.3f}{getattr(self, 'validated', '')}  {rate:,.0f} tokens/s  {use:.0%} of peak"

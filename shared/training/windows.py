@@ -57,7 +57,7 @@ def epoch_order(n: int, seed: int, epoch: int) -> list[int]:
     Another epoch has another order, and so has another seed; the same pair gives the same order in every process and
     on every machine, whatever else has drawn random numbers meanwhile.
     """
-    # exercise 6.3: a permutation from a generator of its own, seeded with both numbers
+    # exercise 6.3: a permutation from a generator of its own, seeded with both numbers; return a list (.tolist())
     #   np.random.default_rng takes a list of numbers as its seed, and mixes them well
     return np.random.default_rng([seed, epoch]).permutation(n).tolist()
     # end

@@ -11,25 +11,39 @@ import torch
 from torch import nn
 
 from chapters.ch06_training import checkpoint
-from chapters.judge import exercise, expect, expect_equal, expect_raises
+from chapters.judge import NO_RESULT, exercise, expect, expect_equal, expect_raises
+from tests.ch06_training.words import no_error
 
 # 6.7 write_atomically
 
 
 @pytest.fixture
 def calls(monkeypatch, tmp_path):
-    """What is asked of the disk, in order, as (what, name of the file or folder)."""
+    """What is asked of the disk, in order, as (what, name of the file or folder). "no file" is run.bin's absence."""
     seen: list[tuple[str, str]] = []
-    real_replace, real_rename = os.replace, Path.rename
+    path = tmp_path / "run.bin"
+    real_replace, real_rename, real_fsync = os.replace, Path.rename, os.fsync
+
+    def note(source):
+        if Path(source) == path or not path.exists():  # moved away now, or gone already
+            seen.append(("no file", path.name))
+        seen.append(("rename", Path(source).name))
 
     def replace(source, target):
-        seen.append(("rename", Path(source).name))
+        note(source)
         real_replace(source, target)
 
     def rename(self, target):
-        seen.append(("rename", self.name))
+        note(self)
         return real_rename(self, target)
 
+    def fsync(handle):
+        """By hand, past fsync_path: what the handle stands for is told by its number on the disk."""
+        number = os.fstat(handle if isinstance(handle, int) else handle.fileno()).st_ino
+        seen.extend(("fsync", p.name) for p in (tmp_path, *tmp_path.iterdir()) if p.stat().st_ino == number)
+        real_fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(os, "replace", replace)
     monkeypatch.setattr(os, "rename", replace)
     monkeypatch.setattr(Path, "rename", rename)
@@ -42,7 +56,11 @@ def calls(monkeypatch, tmp_path):
 def test_the_new_file_takes_the_old_ones_place(tmp_path):
     path = tmp_path / "run.bin"
     path.write_bytes(b"old")
-    checkpoint.write_atomically(path, lambda target: target.write_bytes(b"new"))
+    with no_error(
+        FileNotFoundError,
+        because="after the rename there is no temporary file to remove, and that is no error: unlink(missing_ok=True)",
+    ):
+        checkpoint.write_atomically(path, lambda target: target.write_bytes(b"new"))
     expect_equal(path.read_bytes(), b"new", because="after the call the path must hold what `write` wrote")
     expect_equal(
         sorted(p.name for p in tmp_path.iterdir()), ["run.bin"], because="the temporary file must be gone afterwards"
@@ -79,8 +97,14 @@ def test_the_old_file_is_whole_while_the_new_one_is_written(tmp_path):
 @exercise("6.7")
 def test_bytes_first_then_the_name(tmp_path, calls):
     path = tmp_path / "run.bin"
+    path.write_bytes(b"old")
     checkpoint.write_atomically(path, lambda target: target.write_bytes(b"new"))
     temporary = checkpoint.temporary_name(path).name
+    expect(
+        ("no file", "run.bin") not in calls,
+        because="there was a moment without any run.bin: the old file was removed, or moved away, before the new one "
+        "had its name. os.replace takes the old one's place in one step; nothing has to make way first",
+    )
     expect(("rename", temporary) in calls, because="nothing was renamed: os.replace(temporary, path) is the one step "
             "in "
            "which the new file takes the old one's place")  # fmt: skip
@@ -121,6 +145,31 @@ def test_a_write_that_fails_leaves_nothing(tmp_path):
     )
 
 
+@exercise("6.7")
+def test_ctrl_c_while_it_writes(tmp_path):
+    path = tmp_path / "run.bin"
+    path.write_bytes(b"old")
+    for made in (b"half", b""):
+
+        def write(target: Path, made=made) -> None:
+            if made:
+                target.write_bytes(made)
+            raise KeyboardInterrupt
+
+        with expect_raises(
+            KeyboardInterrupt,
+            because="Ctrl-C must go on to the caller. If `write` had made no file yet, there is none to remove, and a "
+            "FileNotFoundError from unlink must not take its place: missing_ok=True",
+        ):
+            checkpoint.write_atomically(path, write)
+        expect_equal(
+            sorted(p.name for p in tmp_path.iterdir()),
+            ["run.bin"],
+            because="half a file is left behind after Ctrl-C: KeyboardInterrupt is no OSError and no Exception. A "
+            "`finally` sees all of them",
+        )
+
+
 # 6.8 capture
 
 
@@ -156,6 +205,7 @@ def taken():
 
 @exercise("6.8")
 def test_the_model_is_whole(taken):
+    expect(taken[0] is not None, because=NO_RESULT)
     names = {name.removeprefix("model.") for name in taken[0].tensors if name.startswith("model.")}
     expect_equal(
         sorted(names),
@@ -169,19 +219,40 @@ def test_the_model_is_whole(taken):
 def test_the_optimiser_is_in_it(taken):
     names = {name for name in taken[0].tensors if name.startswith("optimizer.")}
     expect(
-        {"optimizer.0.exp_avg", "optimizer.0.exp_avg_sq"} <= names and "groups" in taken[0].facts.get("optimizer", {}),
+        {"optimizer.0.exp_avg", "optimizer.0.exp_avg_sq"} <= names,
         because="the optimiser's means are missing: a resumed run would begin with a mean of zero, and its loss jumps. "
-        'Its tensors go in with the prefix "optimizer.", its facts under "optimizer"',
+        'Its tensors go in as "optimizer." and their names',
+    )
+    facts = taken[0].facts.get("optimizer", {})
+    expect(
+        isinstance(facts, dict) and "groups" in facts,
+        because="the optimiser's tensors are there, its settings aren't: the second thing that optimizer_parts returns "
+        'goes into the facts under "optimizer"',
+    )
+
+
+@exercise("6.8")
+def test_the_optimisers_plain_numbers_are_in_it():
+    model, optimizer = build()
+    for p in model.parameters():
+        optimizer.state[p] = {"step": 7, "exp_avg": torch.zeros_like(p)}  # the book's AdamW counts in plain numbers
+    snapshot = checkpoint.capture(model, optimizer, None, step=7)
+    expect_equal(
+        snapshot.facts.get("optimizer", {}).get("numbers", "no numbers"),
+        {f"{i}.step": 7 for i in range(6)},
+        because="the optimiser's counts are missing: what isn't a tensor stands in the second thing that "
+        'optimizer_parts returns, which goes in whole under "optimizer"',
     )
 
 
 @exercise("6.8")
 def test_the_random_state_is_in_it(taken):
     names = {name for name in taken[0].tensors if name.startswith("random.")}
+    missing = {f"random.{name}" for name in checkpoint.random_state()} - names
     expect(
-        {"random.torch", "random.numpy", "random.python"} <= names,
-        because='the random generators\' states are missing: dropout draws other masks after a resume. "random." and '
-        "their names",
+        not missing,
+        because=f"missing of the random generators' states: {', '.join(sorted(missing))}. After a resume dropout draws "
+        'other masks, or NumPy other numbers. All that random_state() returns goes in, as "random." and its name',
     )
 
 

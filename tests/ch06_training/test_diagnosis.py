@@ -21,6 +21,7 @@ def signs(**changes) -> diagnosis.Signs:
 
 
 FLAT = {"losses": [5.5] * 150, "ahead_losses": [4.3, 5.4, 5.5], "sample_losses": [5.5] * 128}
+SAW = [5.5 * 0.95**step for step in range(50)] + [4.5 * 0.97**step for step in range(100)]
 
 
 @exercise("6.10")
@@ -37,6 +38,14 @@ def test_not_a_number():
             "learning rate too high",
             because="a loss that is not a number is no number above a limit either: nan > x is False for every x. Ask "
             "math.isfinite",
+        )
+        losses = signs().losses
+        losses[70] = bad
+        expect_equal(
+            diagnosis.diagnose(signs(losses=losses)),
+            "learning rate too high",
+            because=f"one loss in the middle was {bad}, and the last ones were ordinary again: ask math.isfinite of "
+            "all losses, not of the last",
         )
 
 
@@ -67,6 +76,12 @@ def test_nothing_learnt():
         "learning rate too low",
         because="it falls, by less than 0.5 below ignorance: that is nothing yet",
     )
+    expect_equal(
+        diagnosis.diagnose(signs(**(FLAT | {"losses": [5.5] * 149 + [2.0]}))),
+        "learning rate too low",
+        because="one lucky step, which happens to be the last and the lowest, is no learning: signs.end is the mean of "
+        "the last tenth",
+    )
 
 
 @exercise("6.10")
@@ -77,6 +92,14 @@ def test_no_gradient():
         because="gradients a millionth long: nothing comes through the layers. Ask for this before clipping, for what "
         "isn't there can't be clipped",
     )
+    for wild, cause in ((1e6, "vanishing initialisation"), (1e-9, "learning rate too low")):
+        usual = 1e-6 if wild > 1 else 0.8
+        expect_equal(
+            diagnosis.diagnose(signs(**FLAT, grad_norms=[usual] * 149 + [wild])),
+            cause,
+            because=f"149 gradients of {usual:g} and one of {wild:g}: the median tells what is usual; a mean, a "
+            "minimum and a maximum tell of the one",
+        )
 
 
 @exercise("6.10")
@@ -102,7 +125,7 @@ def test_labels():
         "labels off by one",
         because="the loss is nearly 0, too good to be true, and the next token is predicted worst: labels = inputs",
     )
-    two_ahead = signs(ahead_losses=[3.2, 3.3, 2.6])
+    two_ahead = signs(ahead_losses=[3.9, 3.3, 2.6])
     expect_equal(
         diagnosis.diagnose(two_ahead),
         "labels off by one",
@@ -113,9 +136,8 @@ def test_labels():
 
 @exercise("6.10")
 def test_not_shuffled():
-    saw = [5.5 * 0.95**step for step in range(50)] + [4.5 * 0.97**step for step in range(100)]
     expect_equal(
-        diagnosis.diagnose(signs(losses=saw)),
+        diagnosis.diagnose(signs(losses=SAW)),
         "not shuffled",
         because="the loss fell to 0.4 and stood at 4.5 again: a rise of more than 1. The last losses alone look "
         "healthy",
@@ -142,6 +164,65 @@ def test_garbage():
         "healthy",
         because="one in 128 is less than 1%",
     )
+
+
+@exercise("6.10")
+def test_two_signs_at_once():
+    two_ahead, garbage = {"ahead_losses": [3.9, 3.3, 2.6]}, {"sample_losses": [2.4] * 100 + [5.9] * 28}
+    for first, both in (
+        ("labels off by one", {"losses": SAW} | two_ahead),
+        ("labels off by one", two_ahead | garbage),
+        ("not shuffled", {"losses": SAW} | garbage),
+        ("learning rate too high", {"losses": [5.5, 29.0] + [5.5] * 148} | garbage),
+    ):
+        expect_equal(
+            diagnosis.diagnose(signs(**both)),
+            first,
+            because="a run may show two signs, and the order decides: labels before the order of the data, garbage "
+            "last of all. Ask in the order of the docstring",
+        )
+
+
+L = math.log(256)
+LIMITS = {
+    "a loss may be up to twice ignorance": (
+        ({"losses": [L, 1.9 * L] + [2.5] * 148}, "healthy"),
+        ({"losses": [L, 2.1 * L] + [2.5] * 148}, "learning rate too high"),
+    ),
+    "a run has learnt something when its end is at least 0.5 below ignorance": (
+        ({"losses": [L - 0.45] * 150, "ahead_losses": [5.4, 5.1, 5.3]}, "learning rate too low"),
+        ({"losses": [L - 0.55] * 150, "ahead_losses": [5.4, 5.0, 5.3]}, "healthy"),
+    ),
+    "a gradient has vanished when the median is below 1e-3": (
+        (FLAT | {"grad_norms": [0.9e-3] * 150}, "vanishing initialisation"),
+        (FLAT | {"grad_norms": [1.1e-3] * 150}, "learning rate too low"),
+    ),
+    "clipped to death is a median of more than 100 times max_norm": (
+        (FLAT | {"grad_norms": [90.0] * 150}, "learning rate too low"),
+        (FLAT | {"grad_norms": [110.0] * 150}, "clipped to death"),
+    ),
+    "the order is to blame for a rise of more than 1": (
+        ({"losses": [3.0] * 50 + [3.9] * 10 + [2.5] * 90}, "healthy"),
+        ({"losses": [3.0] * 50 + [4.1] * 10 + [2.5] * 90}, "not shuffled"),
+    ),
+    "a sample is hopeless above 0.95 of ignorance": (
+        ({"sample_losses": [2.4] * 120 + [0.94 * L] * 8}, "healthy"),
+        ({"sample_losses": [2.4] * 120 + [0.96 * L] * 8}, "garbage in the data"),
+    ),
+    "garbage is at least 1% of the samples, and 1 in 100 is 1%": (
+        ({"sample_losses": [2.4] * 100 + [L]}, "healthy"),
+        ({"sample_losses": [2.4] * 99 + [L]}, "garbage in the data"),
+    ),
+}
+
+
+@exercise("6.10")
+def test_on_both_sides_of_each_limit():
+    for limit, cases in LIMITS.items():
+        for changes, cause in cases:
+            expect_equal(
+                diagnosis.diagnose(signs(**changes)), cause, because=f"the limits are the docstring's: {limit}"
+            )
 
 
 @exercise("6.10")

@@ -8,6 +8,12 @@ from chapters.judge import exercise, expect_equal
 def test_by_hand():
     batch = [9, 4, 7, 1, 3, 8]
     expect_equal(
+        distributed.share_of_rank(batch, 0, world=3),
+        [9, 4],
+        because="process 0 of three gets the first two of six windows, a list of neighbours in the batch. If it is "
+        "[9, 1], that is every third of them: a stride, not a slice",
+    )
+    expect_equal(
         [distributed.share_of_rank(batch, rank, world=3) for rank in range(3)],
         [[9, 4], [7, 1], [3, 8]],
         because="three processes get two windows each, in the order of the batch. If all three lists are the same, "

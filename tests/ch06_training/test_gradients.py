@@ -1,12 +1,14 @@
 """Exercises 6.4 and 6.5: judged by torch's clip_grad_norm_, by one large batch, and by numbers worked out by hand."""
 
+from contextlib import contextmanager
+
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from chapters.ch06_training import gradients
 from chapters.judge import exercise, expect, expect_close, expect_equal
-from tests.ch06_training.words import Words, batch, grads
+from tests.ch06_training.words import Words, batch, grads, no_error
 
 FP32 = gradients.Precision()
 
@@ -75,13 +77,19 @@ def test_equal_to_torch():
 @exercise("6.4")
 def test_parameters_without_a_gradient():
     params = parameters([3.0], None, [4.0])
-    expect_close(
-        gradients.clip_global_norm(iter(params), max_norm=10.0),
-        5.0,
-        because="a parameter that had no part in the loss has grad None and doesn't count; and the parameters may come "
-        "from a generator, which can be gone through once",
-    )
+    none = "a parameter that had no part in the loss has grad None and doesn't count"
+    with no_error(AttributeError, because=f"{none}: leave those out"), no_error(TypeError, because=none):
+        norm = gradients.clip_global_norm(params, max_norm=10.0)
+    expect_close(norm, 5.0, because=none)
     expect(params[1].grad is None, because="a parameter without a gradient keeps None")
+
+
+@exercise("6.4")
+def test_parameters_from_a_generator():
+    params = parameters([3.0], [4.0])
+    once = "parameters may be a generator, which is empty the second time; gather a list first"
+    expect_close(gradients.clip_global_norm((p for p in params), max_norm=1.0), 5.0, rtol=1e-5, because=once)
+    expect_close([p.grad.item() for p in params], [0.6, 0.8], rtol=1e-5, because=once)
 
 
 # 6.5 accumulate
@@ -95,13 +103,13 @@ def test_equal_to_one_large_batch():
     loss = gradients.accumulate(small, parts, FP32)
     want = F.cross_entropy(large(inputs).flatten(0, 1), labels.flatten())
     want.backward()
-    expect_close(
-        loss,
-        want,
-        rtol=1e-6,
-        because="the loss is the mean over all tokens of all micro-batches, which hold 1, 3 and 2 rows here; a mean of "
-        "the micro-batches' means weighs a token in a small one more",
+    because = (
+        "the loss is the mean over all tokens of all micro-batches, which hold 1, 3 and 2 rows here; a mean of the "
+        "micro-batches' means weighs a token in a small one more"
     )
+    if loss is not None and abs(float(torch.as_tensor(loss).detach()) - want.item() / 3) < 1e-6:
+        because = "that is a third: the sum is over the number of tokens already, and not over the micro-batches, too"
+    expect_close(loss, want, rtol=1e-6, because=because)
     for a, b in zip(grads(small), grads(large), strict=True):
         expect_close(
             a,
@@ -160,8 +168,58 @@ def test_a_divisor_from_outside():
 def test_no_graph_is_kept():
     loss = gradients.accumulate(Words(), [batch(rows=2), batch(rows=2)], FP32)
     expect(
+        isinstance(loss, torch.Tensor),
+        because="return a tensor: loss.item() and float(loss) make a GPU's caller wait in every micro-batch until all "
+        "is computed. Add up loss.detach()",
+    )
+    expect(
         not loss.requires_grad,
-        because="the returned loss still holds the graph, and with it the memory of every micro-batch; detach it",
+        because="the returned loss still hangs on the graph that backward has used up: who keeps a run's losses keeps "
+        "all those graphs with them; detach it",
+    )
+
+
+@exercise("6.5")
+def test_one_micro_batch_in_memory():
+    events = []
+
+    class Noted(Words):
+        def forward(self, ids):
+            events.append("forward")
+            return super().forward(ids)
+
+    model = Noted()
+    model.head.weight.register_hook(lambda grad: events.append("backward"))
+    gradients.accumulate(model, [batch(rows=1)] * 3, FP32)
+    expect_equal(
+        events,
+        ["forward", "backward"] * 3,
+        because="each micro-batch needs its backward pass before the next one's forward pass: backward frees what the "
+        "forward pass keeps. One backward over the sum, or one pass over all of them together, needs the memory of the "
+        "large batch, and saving that is the point",
+    )
+
+
+@exercise("6.5")
+def test_the_precision_is_used():
+    seen = []
+
+    class Noted(Words):
+        def forward(self, ids):
+            seen.append(super().forward(ids))
+            return seen[-1]
+
+    part = batch(rows=2)
+    loss = gradients.accumulate(Noted(torch.float32), [part], gradients.Precision("bf16"))
+    expect_equal(
+        str(seen[0].dtype),
+        "torch.bfloat16",
+        because="with bf16 the model must run under precision.autocast(), and it ran in fp32; token_losses does that",
+    )
+    expect_close(
+        loss,
+        F.cross_entropy(seen[0].detach().float().flatten(0, 1), part[1].flatten()),
+        because="the logits are bf16, and the loss is to be computed from them in fp32; token_losses does that",
     )
 
 
@@ -182,25 +240,37 @@ def test_the_scaler_is_used():
 @exercise("6.5")
 def test_processes_exchange_gradients_once():
     class Distributed(Words):
-        waiting, exchanged = False, 0
+        """Like DDP: what counts is whether it is to wait when forward runs, and when backward runs."""
 
+        waiting = False
+
+        def __init__(self):
+            super().__init__()
+            self.forwards, self.backwards = [], []
+
+        @contextmanager
         def no_sync(self):
-            from contextlib import contextmanager
+            self.waiting = True
+            yield
+            self.waiting = False
 
-            @contextmanager
-            def quiet():
-                self.waiting = True
-                yield
-                self.waiting = False
-
-            return quiet()
+        def forward(self, ids):
+            self.forwards.append("waits" if self.waiting else "exchanges")
+            return super().forward(ids)
 
     model = Distributed()
-    model.head.weight.register_hook(lambda grad: setattr(model, "exchanged", model.exchanged + (not model.waiting)))
+    model.head.weight.register_hook(lambda grad: model.backwards.append("waits" if model.waiting else "exchanges"))
     gradients.accumulate(model, [batch(rows=1)] * 3, FP32)
+    want = ["waits", "waits", "exchanges"]
     expect_equal(
-        model.exchanged,
-        1,
-        because="the backward passes must run inside `with last_only(model, is_last):`, with is_last for the last one "
-        "only: three exchanges cost three times the network, and none leaves every process with its own gradients",
+        model.backwards,
+        want,
+        because="forward and backward both stand inside `with last_only(model, is_last):`, with is_last for the last "
+        "one only: three exchanges cost three times the network, and none leaves every process with its own gradients",
+    )
+    expect_equal(
+        model.forwards,
+        want,
+        because="the forward pass stands outside `with last_only(…)`; DDP decides in its forward pass whether this "
+        "micro-batch's gradients are exchanged, so forward and backward both belong inside",
     )

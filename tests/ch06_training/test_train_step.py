@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 
 from chapters.ch06_training import gradients
-from chapters.judge import exercise, expect, expect_close, expect_equal
-from tests.ch06_training.words import Words, batch, grads
+from chapters.judge import exercise, expect, expect_close, expect_equal, expect_parts
+from tests.ch06_training.words import Words, batch, grads, no_error
 
 FP32 = gradients.Precision()
 
@@ -30,9 +30,12 @@ def test_one_step_by_hand():
     inputs, labels = batch(rows=4)
     optimizer = Spy(model.parameters(), lr=9.0)
     parts = [(inputs[:2], labels[:2]), (inputs[2:], labels[2:])]
-    loss, norm = gradients.train_step(model, optimizer, parts, lr=0.5, max_norm=1e6, precision=FP32)
+    with no_error(KeyError, because='a group may have no "lr_scale" of its own: group.get("lr_scale", 1.0)'):
+        both = gradients.train_step(model, optimizer, parts, lr=0.5, max_norm=1e6, precision=FP32)
+    expect_parts(both, ("loss", "norm"), because="return the mean loss and the gradients' length before clipping")
+    loss, norm = both
     expect_equal(
-        optimizer.steps,
+        getattr(optimizer, "steps", 0),
         1,
         because="two micro-batches are one step: the optimiser steps once, after both, not after each",
     )
@@ -49,6 +52,20 @@ def test_one_step_by_hand():
         expect_close(a, b - 0.5 * b.grad, rtol=1e-6, because="the weights are not where one step of 0.5 times the "
                                                              "gradient "
                                                              "leads")  # fmt: skip
+
+
+@exercise("6.6")
+def test_the_divisor_is_handed_on():
+    model, same = Words(), Words()
+    part = [batch(rows=2, length=5)]
+    usual, _ = gradients.train_step(model, Spy(model.parameters(), lr=0.1), part, 0.1, 1e6, FP32)
+    halved, _ = gradients.train_step(same, Spy(same.parameters(), lr=0.1), part, 0.1, 1e6, FP32, divisor=20)
+    expect_close(
+        halved,
+        usual / 2,
+        because="with divisor=20 the 10 tokens' losses are divided by 20: hand the divisor on to accumulate, or with "
+        "several processes each counts its own tokens only",
+    )
 
 
 @exercise("6.6")

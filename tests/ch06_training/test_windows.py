@@ -1,12 +1,14 @@
 """Exercises 6.2 and 6.3: judged by windows worked out by hand, and by what an order must not depend on."""
 
+import os
 import random
+import time
 
 import numpy as np
 import torch
 
 from chapters.ch06_training import windows
-from chapters.judge import exercise, expect, expect_equal
+from chapters.judge import exercise, expect, expect_equal, expect_parts
 
 # 6.2 windows
 
@@ -15,7 +17,13 @@ STREAM = torch.arange(100, 117)  # 17 tokens: 100, 101, ...
 
 @exercise("6.2")
 def test_by_hand():
-    inputs, labels = windows.windows(STREAM, length=4, indices=[2, 0])
+    both = windows.windows(STREAM, length=4, indices=[2, 0])
+    expect_parts(both, ("inputs", "labels"), because="a batch is a pair: return the inputs and the labels")
+    inputs, labels = both
+    expect(
+        isinstance(inputs, torch.Tensor) and isinstance(labels, torch.Tensor),
+        because="both are tensors, with a row for each window; torch.stack makes one of a list of cuts",
+    )
     expect_equal(
         inputs.tolist(),
         [[108, 109, 110, 111], [100, 101, 102, 103]],
@@ -64,10 +72,29 @@ def test_the_stream_stays_as_it_is():
 
 @exercise("6.3")
 def test_a_permutation():
+    order = windows.epoch_order(50, seed=0, epoch=0)
+    expect_equal(
+        None if order is None else type(order).__name__,
+        "list",
+        because="return a list: end with .tolist(). It is cut and compared by those who call this",
+    )
     expect_equal(
         sorted(windows.epoch_order(50, seed=0, epoch=0)),
         list(range(50)),
         because="each window comes once in an epoch; drawing with replacement leaves a third of them out",
+    )
+
+
+@exercise("6.3")
+def test_really_shuffled():
+    order = windows.epoch_order(1000, seed=0, epoch=0)
+    neighbours = sum(abs(a - b) == 1 for a, b in zip(order, order[1:], strict=False))
+    expect(neighbours < 20, because="windows that stand side by side in the text mostly do so in the order, too")
+    strides = {(b - a) % 1000 for a, b in zip(order, order[1:], strict=False)}
+    expect(
+        len(strides) > 100,
+        because="from one window to the next it is nearly always the same stride, so a batch is evenly spaced over the "
+        "text. That is a rule and not a shuffle; a generator's permutation(n) has none",
     )
 
 
@@ -88,6 +115,13 @@ def test_a_function_of_seed_and_epoch():
 def test_other_epochs_have_other_orders():
     orders = {tuple(windows.epoch_order(50, seed=0, epoch=epoch)) for epoch in range(5)}
     expect_equal(len(orders), 5, because="every epoch needs an order of its own; is the epoch in the generator's seed?")
+    first, second = (windows.epoch_order(50, seed=0, epoch=epoch) for epoch in (0, 1))
+    start = first.index(second[0])
+    expect(
+        first[start:] + first[:start] != second,
+        because="epoch 1 is epoch 0 rotated: nearly all neighbours are neighbours again. Seed the generator with the "
+        "epoch, too, instead of moving along in one order",
+    )
 
 
 @exercise("6.3")
@@ -105,13 +139,33 @@ def test_seed_and_epoch_do_not_add_up():
         "Runs "
         "with neighbouring seeds would see the same orders, one epoch apart",
     )
+    orders = {tuple(windows.epoch_order(50, seed=seed, epoch=epoch)) for seed in range(40) for epoch in range(40)}
+    expect_equal(
+        len(orders),
+        1600,
+        because="40 seeds with 40 epochs each are 1600 orders, and some were the same: 10 * seed + epoch and its like "
+        "aren't pairs either, for seed 0 in epoch 10 is seed 1 in epoch 0. Give the generator both numbers",
+    )
 
 
 @exercise("6.3")
-def test_really_shuffled():
-    order = windows.epoch_order(1000, seed=0, epoch=0)
-    neighbours = sum(abs(a - b) == 1 for a, b in zip(order, order[1:], strict=False))
-    expect(neighbours < 20, because="windows that stand side by side in the text mostly do so in the order, too")
+def test_the_same_in_every_process(monkeypatch):
+    here = windows.epoch_order(50, seed=3, epoch=2)
+
+    def elsewhere(value):
+        """The hash in another process: of text it is another, of numbers the same."""
+        text = isinstance(value, str | bytes) or isinstance(value, tuple) and any(isinstance(v, str) for v in value)
+        return hash((value, "another process")) if text else hash(value)
+
+    monkeypatch.setattr(windows, "hash", elsewhere, raising=False)
+    monkeypatch.setattr(os, "getpid", lambda: 4711)
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    expect_equal(
+        windows.epoch_order(50, seed=3, epoch=2),
+        here,
+        because="another process would get another order: hash() of a text is salted anew in each, and so are the "
+        "process's number and the time. Only seed and epoch may decide",
+    )
 
 
 @exercise("6.3")

@@ -1,7 +1,21 @@
 """A very small model with logits, and batches for it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import nn
+
+from chapters.judge import Rejected
+
+
+@contextmanager
+def no_error(kind: type[Exception], because: str) -> Iterator[None]:
+    """Reject, with the cause, when the block raises `kind`: the bare error wouldn't name it."""
+    try:
+        yield
+    except kind as error:
+        raise Rejected(f"{type(error).__name__}: {error}", because) from error
 
 
 class Words(nn.Module):

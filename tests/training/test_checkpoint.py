@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from shared.training import checkpoint
 from shared.training.adamw import AdamW
 from shared.training.checkpoint import (
     CheckpointError,
@@ -81,11 +83,45 @@ def test_a_file_cut_short_falls_back_and_says_so(tmp_path, keep):
     assert newest.name in said[0]
 
 
+@pytest.mark.parametrize("place", [-4000, -2000, -4])
+@pytest.mark.parametrize("n_bytes", [1, 4, 2000])
+def test_overwritten_numbers_are_noticed(tmp_path, place, n_bytes):
+    newest, _ = two_checkpoints(tmp_path)
+    raw = bytearray(newest.read_bytes())
+    n_bytes = min(n_bytes, -place)
+    raw[place : len(raw) + place + n_bytes] = b"\xff" * n_bytes
+    newest.write_bytes(raw)
+    with pytest.raises(CheckpointError, match="aren't those that were saved"):
+        read_checkpoint(newest)
+    snapshot = latest_checkpoint(tmp_path, lambda text: None)
+    assert snapshot is not None
+    assert snapshot.step == 1
+
+
+def test_two_tensors_of_one_shape_cannot_change_places():
+    a, b = torch.zeros(3), torch.ones(3)
+    assert checkpoint.checksum({"a": a, "b": b}) != checkpoint.checksum({"a": b, "b": a})
+    assert checkpoint.checksum({"a": a, "b": b}) == checkpoint.checksum({"b": b, "a": a})
+
+
+def test_a_full_disk_is_an_os_error_and_leaves_the_old_one(tmp_path, monkeypatch):
+    before = {path.name: path.read_bytes() for path in two_checkpoints(tmp_path)}
+
+    def full(tensors, path, metadata):
+        path.write_bytes(b"half")
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(OSError, match="checkpoint-00000003.safetensors can't be written: .*No space left"):
+        save_checkpoint(tmp_path, Snapshot({"x": torch.zeros(1)}, {"step": 3}))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def test_all_damaged_is_an_error_and_none_is_none(tmp_path):
     assert latest_checkpoint(tmp_path) is None
     for path in two_checkpoints(tmp_path):
         path.write_bytes(b"nothing")
-    with pytest.raises(CheckpointError, match="Delete them"):
+    with pytest.raises(CheckpointError, match="Delete them .*--fresh"):
         latest_checkpoint(tmp_path, lambda text: None)
 
 

@@ -1,45 +1,21 @@
 """The book's own model: a very small recipe from text to a folder that every part reads; and the real one's quality."""
 
 import json
-import signal
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 
-from shared.data import corpus
 from shared.data.chat import ChatTemplate, encode_chat
 from shared.data.reader import read_jsonl
 from shared.data.tokenizer import Tokenizer
 from shared.model.weights import load_model
 from shared.training import own_model
-from shared.training.__main__ import main
 from shared.training.own_data import bytes_of, own_data
-from shared.training.own_model import FACTS, Recipe, ensure_own_model, is_whole, train_own_model, work_folder
-from shared.training.trainer import Settings, Stopped
+from shared.training.own_folder import FACTS, is_whole, work_folder
+from shared.training.own_model import ensure_own_model, train_own_model
+from tests.training.conftest import TINY
 from tests.training.test_trainer import Killed
-
-TINY = Recipe(
-    documents=300, vocab_size=320, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
-    settings=Settings(steps=6, length=32, batch_size=4, warmup_steps=2, precision="fp32", save_every=2, eval_every=3,
-                      eval_windows=4), final_windows=8,
-)  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _corpora(tmp_path_factory, monkeypatch):
-    """The small corpora of these tests don't belong in data/."""
-    monkeypatch.setattr(corpus, "CORPORA", tmp_path_factory.getbasetemp() / "corpora")
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(corpus, "CORPORA", tmp_path_factory.getbasetemp() / "corpora")
-        return ensure_own_model(tmp_path_factory.mktemp("models") / "tiny", TINY, progress=False)
 
 
 def test_every_part_reads_the_folder(made):
@@ -130,25 +106,6 @@ def test_somebody_elses_folder_is_left_alone(tmp_path):
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_the_command(made, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(own_model, "RECIPE", TINY)
-    assert main(["--out", str(made)]) == 0
-    assert "already" in capsys.readouterr().out
-    assert main(["--out", str(tmp_path / "x"), "--steps", "0"]) == 2
-    assert "steps must be at least 1" in capsys.readouterr().err
-    assert main(["--out", str(tmp_path / "x"), "--documents", "300", "--batch", "100000"]) == 2
-    assert "100000 windows" in capsys.readouterr().err
-
-    def stopped(*_):
-        raise Stopped(3)
-
-    monkeypatch.setattr(own_model, "train_own_model", stopped)
-    assert main(["--out", str(tmp_path / "x"), "--steps", "6", "--fresh"]) == 130
-    told = capsys.readouterr().err
-    assert "after step 3 of 6" in told
-    assert f"python -m shared.training --out {tmp_path / 'x'} --steps 6\n" in told
-
-
 def test_bench_reports_what_the_model_says(tmp_path):
     from shared.training.bench_training import bench_training
 
@@ -164,25 +121,3 @@ def test_the_stated_loss():
     facts = json.loads((ensure_own_model() / FACTS).read_text())
     assert facts["val_loss"] < own_model.STATED_LOSS
     assert facts["bits_per_byte"] < own_model.STATED_BITS
-
-
-def test_ctrl_c_in_a_terminal(tmp_path):
-    """The command as people run it: SIGINT in the middle of training, exit code 130, and the way to go on."""
-    script = (
-        "import sys\nfrom pathlib import Path\nfrom shared.data import corpus\nfrom shared.training import own_model\n"
-        f"corpus.CORPORA = Path({str(tmp_path)!r})\nfrom tests.training.test_own_model import TINY\n"
-        "own_model.RECIPE = TINY\nfrom shared.training import __main__ as command\n"
-        f"sys.exit(command.main(['--out', {str(tmp_path / 'm')!r}, '--steps', '100000', '--documents', '300']))"
-    )
-    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, cwd=Path.cwd())
-    run = work_folder(tmp_path / "m") / "run"
-    try:
-        while not list(run.glob("checkpoint-*.safetensors")):
-            assert process.poll() is None, process.stderr.read()
-        process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130
-    assert "Stopped after step" in told
-    assert "To go on: python -m shared.training" in told

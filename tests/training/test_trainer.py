@@ -97,6 +97,17 @@ def test_a_signal_finishes_the_step_and_saves(tmp_path, whole, number):
     assert [row["loss"] for row in rows] == [row["loss"] for row in whole[1]]
 
 
+def test_a_second_signal_breaks_off_at_once(tmp_path):
+    def on_step(row):
+        if row["step"] == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, on_step=on_step)
+    assert checkpoints(tmp_path)[0].name == "checkpoint-00000005.safetensors"  # save_every is 5; 6 and 7 are lost
+
+
 def test_a_run_with_other_settings_or_data_is_refused(tmp_path):
     with pytest.raises(Killed):
         run(tmp_path, on_step=kill_after(6))
@@ -123,7 +134,8 @@ def test_a_history_cut_short_is_mended(tmp_path, whole):
     ("change", "word"),
     [({"steps": 0}, "steps"), ({"length": 0}, "length"), ({"micro_batch": -1}, "micro_batch"),
      ({"warmup_steps": 99}, "warmup_steps"), ({"min_lr": 1.0}, "min_lr"), ({"batch_size": 1000}, "1000 windows"),
-     ({"precision": "fp8"}, "fp8")],
+     ({"precision": "fp8"}, "fp8"), ({"max_lr": 0.0, "min_lr": 0.0}, "max_lr must be above 0"),
+     ({"max_lr": float("nan")}, "not nan"), ({"max_lr": float("inf")}, "not inf"), ({"seed": 10**20}, "seed must be")],
 )  # fmt: skip
 def test_refuses_what_cannot_be(tmp_path, change, word):
     with pytest.raises(ValueError, match=word):
