@@ -1,5 +1,7 @@
 """`python -m chapters evaluate`: is a candidate model worse than the baseline, beyond noise?"""
 
+import json
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +37,9 @@ def evaluate(
         Path | None, typer.Option(metavar="FILE", help="the regression set; default: data/regression.jsonl")
     ] = None,
     tags: Annotated[str, typer.Option(metavar="TAG,TAG", help="only cases with one of these tags")] = "",
-    documents: Annotated[int, typer.Option(min=0, help="how many held-out documents to score")] = 64,
+    documents: Annotated[
+        int, typer.Option(min=0, help="how many held-out documents to score; fewer than 20 prove nothing")
+    ] = 64,
     seed: Annotated[int, typer.Option(min=0, help="draws the documents and the bootstrap's samples")] = 0,
     tolerance: Annotated[
         float | None, typer.Option(min=0, help="bits per byte that a worse candidate may lose; default: 0.02")
@@ -47,10 +51,16 @@ def evaluate(
     Exit status 0: the candidate is not worse; 1: it is, beyond noise; 2: something can't be used.
     """
     try:
-        raise typer.Exit(compare(candidate, baseline, json, cases, tags, documents, seed, tolerance, why))
+        status = compare(candidate, baseline, json, cases, tags, documents, seed, tolerance, why)
     except KeyboardInterrupt:
         console.print("interrupted: nothing was decided, and nothing was written")
         raise typer.Exit(130) from None
+    except BookError:
+        raise
+    except Exception as error:  # Python would end with 1, which means worse
+        traceback.print_exc()
+        raise BookError(f"nothing was decided: {type(error).__name__}: {error}") from error
+    raise typer.Exit(status)
 
 
 @dataclass(frozen=True)
@@ -77,14 +87,17 @@ def compare(
     from shared.evaluation.regression import CASES, load_cases
     from shared.evaluation.report import print_report, report_json
 
-    prepare_output(json)
-    names = [tag for tag in tags.split(",") if tag]
+    names = [tag.strip() for tag in tags.split(",") if tag.strip()]
+    if tags and not names:
+        raise BookError(f"--tags {tags!r} names no tag; leave it out to run all cases")
     tolerance = TOLERANCE if tolerance is None else tolerance
     try:
         cases = load_cases(cases_file or CASES, names)
         old, new = open_model(baseline, "--baseline"), open_model(candidate, "--candidate")
-        cases = answerable(cases, [old, new])
-        texts = comparable(held_out_documents(n_documents, seed, progress=True), [old, new])
+        prepare_output(json)
+        cases, no_chats = answerable(cases, [old, new])
+        texts, no_texts = comparable(held_out_documents(n_documents, seed, progress=True), [old, new])
+        left_out = [*no_chats, *no_texts]
         if not cases and not texts:
             raise BookError("there is nothing to compare: no documents, and no case that both models can take")
         old_results, old_scores = run(load(old), old, "baseline", cases, texts)
@@ -92,8 +105,8 @@ def compare(
         results, scores = run(model, new, "candidate", cases, texts)
         report = gate(old_results, results, old_scores, scores, tolerance, seed)
         console.print(f"baseline: {old.name}   candidate: {new.name}", markup=False)
-        print_report(report, console)
-        data = {"baseline": old.name, "candidate": new.name, **report_json(report)}
+        print_report(report, console, left_out)
+        data = {"baseline": old.name, "candidate": new.name, **report_json(report, left_out)}
         if why and report.newly_failing:
             data["causes"] = explain(model, new, report, results)
     except (OSError, ValueError, RuntimeError) as error:
@@ -104,46 +117,76 @@ def compare(
 
 
 def open_model(spec: str | None, option: str) -> Candidate:
-    """Read "DIR" or "DIR:int8", and what lies in the folder beside the weights. Raises BookError."""
-    from shared.data.chat import ChatError, ChatTemplate
+    """Read "DIR" or "DIR:int8", None for the default, and see that everything in the folder can be loaded.
+
+    Raises BookError, which names the option: a folder that can't be used should be known before the other's long run.
+    """
+    from shared.data.chat import ChatTemplate
     from shared.data.tokenizer import Tokenizer
+    from shared.model.fetch import ensure_model
+    from shared.model.weights import load_model
 
-    int8 = spec is not None and spec.endswith(QUANTISED)
-    name = (spec or "").removesuffix(QUANTISED)
-    if name:
-        path = Path(name)
-    else:
-        from shared.model.fetch import ensure_model
-
-        path = ensure_model()
+    name = None if spec is None else spec.removesuffix(QUANTISED)
+    if name is not None and not name.strip():
+        raise BookError(f"{option} {spec!r} names no folder; give a model's folder, or DIR:int8 to quantise it")
+    path = ensure_model() if name is None else Path(name)
     if not path.is_dir():
         raise BookError(
             f"{option} {spec}: there is no folder {path}; give a model's folder, or DIR:int8 to quantise it"
         )
     try:
-        template = ChatTemplate.load(path)
-    except ChatError:
-        template = None
-    return Candidate(path, int8, Tokenizer.load(path), template)
+        tokenizer = Tokenizer.load(path)
+        template = ChatTemplate.load(path) if names_template(path) else None
+        load_model(path)  # and let go again: mapped, float32 weights cost nothing
+    except (OSError, ValueError) as error:
+        raise BookError(f"{option} {path}: {error}") from error
+    return Candidate(path, spec is not None and spec.endswith(QUANTISED), tokenizer, template)
 
 
-def answerable(cases: "list[Case]", models: Sequence[Candidate]) -> "list[Case]":
-    """The cases that both models can take: chats only when both have a chat template."""
-    if all(model.template for model in models):
-        return cases
+def names_template(folder: Path) -> bool:
+    """Is there a chat template, whole or damaged? A base model has none; a damaged one is an error."""
+    file = folder / "tokenizer_config.json"
+    if (folder / "chat_template.jinja").is_file():
+        return True
+    if not file.is_file():
+        return False
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        return True  # ChatTemplate.load says what is wrong
+    return not isinstance(config, dict) or config.get("chat_template") is not None
+
+
+def answerable(cases: "list[Case]", models: Sequence[Candidate]) -> "tuple[list[Case], list[str]]":
+    """The cases that both models can take, chats only when both have a chat template; and what was left out.
+
+    Raises BookError for a model whose chat template refuses a case.
+    """
+    from shared.evaluation.regression import prompt_ids
+
+    left_out = []
     chats = sum(bool(case.messages) for case in cases)
-    if chats:
-        console.print(f"{chats} chat cases are left out, since one of the models has no chat template")
-    return [case for case in cases if not case.messages]
+    without = [str(model.path) for model in models if model.template is None]
+    if chats and without:
+        many = "1 chat case is" if chats == 1 else f"{chats} chat cases are"
+        left_out.append(f"{many} left out, for there is no chat template in {' and '.join(dict.fromkeys(without))}")
+        cases = [case for case in cases if not case.messages]
+    for model in models:
+        for case in cases:
+            try:
+                prompt_ids(case, model.tokenizer, model.template)
+            except ValueError as error:
+                raise BookError(f"{model.path}: case {case.id!r} can't be asked: {error}") from error
+    return cases, left_out
 
 
-def comparable(texts: list[str], models: Sequence[Candidate]) -> list[str]:
-    """The beginnings of the texts, without those that one of the tokenizers can't spell."""
+def comparable(texts: list[str], models: Sequence[Candidate]) -> tuple[list[str], list[str]]:
+    """The beginnings of the texts, without those that one of the tokenizers can't spell; and what was left out."""
     cut = [text.encode()[:MAX_BYTES].decode(errors="ignore") for text in texts]
     good = [text for text in cut if all(m.tokenizer.decode(m.tokenizer.encode(text)) == text for m in models)]
-    if len(good) < len(texts):
-        console.print(f"{len(texts) - len(good)} documents are left out, since one of the tokenizers can't spell them")
-    return good
+    bad = len(cut) - len(good)
+    many = "1 document is" if bad == 1 else f"{bad} documents are"
+    return good, [f"{many} left out, since one of the tokenizers can't spell all of it"] if bad else []
 
 
 def load(spec: Candidate) -> "Transformer":

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/evaluation/perplexity.py (version 6c23adefa0fe).
+# Yours to finish. Generated from shared/evaluation/perplexity.py (version b9224fbcd17f).
 """Perplexity: how surprised a model is by a text, for each token and for each byte.
 
 Losses are in nats (natural logarithms) until the last step. A document is scored after a beginning token, so that its
@@ -32,7 +32,7 @@ class Window(NamedTuple):
 
 
 def windows(length: int, window: int, stride: int) -> list[Window]:
-    """Where a window that moves on by `stride` stands, for a text that is longer than the window.
+    """Where a window that moves on by `stride` stands in a text. A text that fits gets one; a single token gets none.
 
     Every token but the very first is predicted once. No window holds more than `window` tokens; the first begins at 0,
     and each later one ends `stride` tokens after the one before it (the last where the text ends), and begins as early
@@ -53,8 +53,8 @@ def token_nats(logits: Tensor, ids: Tensor) -> Tensor:
     """The loss of each token that was predicted: minus the logarithm of the probability it was given.
 
     ids: [n + 1]; logits: [n, vocab], any float dtype: row i was computed from the tokens up to ids[i], and is the
-    model's opinion on ids[i + 1]. Returns [n], in nats, float32 at least (bf16 has three digits, and exp of 12 to
-    hundredths needs five). A token that was given no chance at all costs infinity.
+    model's opinion on ids[i + 1]. Returns [n], in nats, float32 at least (bf16 has three digits: a loss of 12.34
+    becomes 12.3125). A token that was given no chance at all costs infinity.
 
     >>> token_nats(torch.tensor([[0.0, 0.0], [0.0, 100.0]]), torch.tensor([0, 1, 0]))  # even odds; all on the wrong one
     tensor([  0.6931, 100.0000])
@@ -160,7 +160,8 @@ class CorpusScore(NamedTuple):
 def corpus_score(documents: Sequence[DocumentScore]) -> CorpusScore:
     """The perplexity and the bits per byte of all documents together: every token counts once, and every byte.
 
-    `document.nats` [tokens] are one document's losses, `document.text` is its text.  Raises ValueError for no tokens.
+    `document.nats` [tokens] are one document's losses, `document.text` is its text. Either may be empty for some. Sums
+    are in float64, and both results are floats. Raises ValueError for no tokens.
 
     A document of 1 token that cost 4 nats and one of 3 tokens that cost none: 4 tokens, 4 nats, a perplexity of e.
     """

@@ -3,7 +3,8 @@
 Both answer the same cases and score the same documents, so each case is its own control: what counts is the difference
 in each of them. How far that difference could be luck of the draw is found by drawing again (the bootstrap, Efron
 1979; for models compared on the same test set: Koehn 2004, "Statistical Significance Tests for Machine Translation
-Evaluation").
+Evaluation"). With few units the interval comes out too narrow, and equal models are called worse more often than its
+level says; chapter 7's notebook measures how often.
 """
 
 import math
@@ -19,6 +20,7 @@ from shared.evaluation.regression import Result
 
 RESAMPLES = 4000
 LEVEL = 0.95
+MIN_DOCUMENTS = 20  # of fewer, equal models are called worse too often: the bootstrap draws from what it has
 TOLERANCE = 0.02  # bits per byte: some 6% of the perplexity per token, when a token has 4 bytes
 
 Verdict = Literal["worse", "better", "even"]
@@ -102,6 +104,11 @@ class Comparison:
     def verdict(self) -> Verdict:
         return verdict(self.interval, self.tolerance)
 
+    @property
+    def too_few(self) -> bool:
+        """Fewer documents than a verdict can rest on."""
+        return self.unit != "share" and self.n < MIN_DOCUMENTS
+
 
 @dataclass(frozen=True)
 class Report:
@@ -113,7 +120,7 @@ class Report:
 
     @property
     def worse(self) -> bool:
-        return any(comparison.verdict == "worse" for comparison in self.comparisons)
+        return any(row.verdict == "worse" and not row.too_few for row in self.comparisons)
 
     @property
     def exit_status(self) -> int:

@@ -1,4 +1,7 @@
-"""Documentation that no model of this book was trained on: the test split of the deduplicated corpus."""
+"""Documentation that chapter 6's model was not trained on: the test split of the deduplicated corpus.
+
+What a model from elsewhere (SmolLM2) has read nobody here knows.
+"""
 
 import random
 from pathlib import Path

@@ -6,14 +6,15 @@ A check returns None when the answer has the property, and otherwise a line that
 import json
 import re
 import unicodedata
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 # A number with its point or comma, a character of a script without spaces, letters, or any other sign.
 UNIT = re.compile(r"\d+(?:[.,]\d+)*|[\u2e80-\U0003ffff]|[^\W\d_\u2e80-\U0003ffff]+|[^\w\s]|_")
 ITEM = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+\S", re.MULTILINE)
-FENCE = re.compile(r"\A```(?:json)?\s*\n(.*?)\n?```\Z", re.DOTALL)
+FENCE = re.compile(r"\A```(?i:json)?\s*\n(.*?)\n?```\Z", re.DOTALL)
 NGRAM = 4  # words
 
 
@@ -37,7 +38,8 @@ def units(text: str) -> list[str]:
 def mentions(text: str, phrase: str) -> bool:
     """Does the text hold the phrase, as whole words and whole numbers, in this order and side by side?
 
-    units(text) -> list of words, numbers and signs, all in one spelling.  An empty phrase is never mentioned.
+    units(text) -> list of words, numbers and signs, all in one spelling.  A phrase without units (empty,
+    or only spaces) is never mentioned.
 
     >>> [mentions(text, "7") for text in ("It is 7.", "It is 17.", "It is 3.7.")]
     [True, False, False]
@@ -98,10 +100,19 @@ def json_value(answer: Answer, value: Any) -> str | None:
     if fenced := FENCE.match(text):
         text = fenced[1]
     try:
-        got = json.loads(text)
+        got = json.loads(text, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         return f"it isn't JSON: {error}"
-    return None if value is True or got == value else f"it is {json.dumps(got, ensure_ascii=False)}"
+    same = value is True or _spelled(got) == _spelled(value)  # == would take 1 for true
+    return None if same else f"it is {json.dumps(got, ensure_ascii=False)}"
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _spelled(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def items(answer: Answer, value: Any) -> str | None:
@@ -144,10 +155,12 @@ def _text(value: Any) -> str | None:
 
 def _pattern(value: Any) -> str | None:
     try:
-        re.compile(value)
-    except (re.error, TypeError, RecursionError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # such as "[[a]": a later Python will read it as something else
+            pattern = re.compile(value)
+    except (re.error, TypeError, RecursionError, OverflowError, Warning) as error:
         return f"a regular expression ({error})"
-    return None if value else "a regular expression that isn't empty"
+    return "a regular expression that an empty answer doesn't match" if pattern.search("") else None
 
 
 def _count(value: Any) -> str | None:
@@ -164,6 +177,10 @@ def _share(value: Any) -> str | None:
 
 
 def _json(value: Any) -> str | None:
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:  # NaN, or a number beyond what a float holds
+        value = None
     return "true, or a JSON value other than false and null" if value is False or value is None else None
 
 
@@ -194,3 +211,19 @@ def problems(answer: Answer, expected: Mapping[str, Any]) -> list[str]:
     """What is wrong with the answer, a line for each property it hasn't got; none for a good one."""
     found = ((name, PROPERTIES[name].check(answer, value)) for name, value in expected.items())
     return [f"{name}: {problem}" for name, problem in found if problem]
+
+
+def contradiction(expected: Mapping[str, Any]) -> str | None:
+    """Two properties that no answer can have both, in words; None when there are none. The values must make sense."""
+    if expected.get("min_words", 0) > (most := expected.get("max_words", float("inf"))):
+        return f"min_words: no answer has {expected['min_words']} words and at most {most}"
+    banned = expected.get("not_contains", ())
+
+    def out(phrase: str) -> bool:
+        return any(mentions(phrase, other) for other in banned)
+
+    if ruled_out := [phrase for phrase in expected.get("contains", ()) if out(phrase)]:
+        return f"contains: not_contains rules {ruled_out[0]!r} out"
+    if "any_of" in expected and all(map(out, expected["any_of"])):
+        return "any_of: not_contains rules all of them out"
+    return None

@@ -1,5 +1,6 @@
 """The regression set: prompts with the properties that their answers must have, from a checked file."""
 
+import codecs
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any, Protocol
 from shared.data.chat import ChatTemplate, encode_chat
 from shared.data.tokenizer import Tokenizer
 from shared.evaluation.perplexity import beginning_id
-from shared.evaluation.properties import PROPERTIES, Answer, problems
+from shared.evaluation.properties import PROPERTIES, Answer, contradiction, problems
 from shared.measure.progress import progress_bar
 
 CASES = Path(__file__).resolve().parents[2] / "data" / "regression.jsonl"
@@ -68,24 +69,29 @@ def load_cases(path: Path | str = CASES, tags: Iterable[str] = ()) -> list[Case]
     """Read a regression set, one JSON object a line; with `tags`, only the cases that have one of them.
 
     Raises RegressionError, with the file, the line and the field, for anything that isn't as it should be: a field
-    nobody knows, a property nobody knows, a value of the wrong kind, an id that was there before, no case at all.
+    nobody knows, a property nobody knows, a value of the wrong kind, a field or an id that was there before, two
+    properties that no answer can have both, no case at all.
     """
     path, tags = Path(path), set(tags)
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:
         raise RegressionError(f"{path} is missing; it holds the regression set, one JSON object a line") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise RegressionError(f"{path} can't be read: {error}") from None
+    if lines[0].startswith(codecs.BOM_UTF8):  # some editors put it there
+        lines[0] = lines[0][len(codecs.BOM_UTF8) :]
     cases: list[Case] = []
     lines_of: dict[str, int] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            case = parse_case(json.loads(line))
+            case = parse_case(_read_json(line))
         except (ValueError, RecursionError) as error:
-            what = f"not JSON: {error}" if isinstance(error, json.JSONDecodeError | RecursionError) else error
+            what: object = error
+            if isinstance(error, json.JSONDecodeError | RecursionError | UnicodeDecodeError):
+                what = f"not {'UTF-8' if isinstance(error, UnicodeDecodeError) else 'JSON'}: {error}"
             raise RegressionError(f"{path}, line {number}: {what}") from None
         if case.id in lines_of:
             raise RegressionError(f"{path}, line {number}: id: {case.id!r} is also the id of line {lines_of[case.id]}")
@@ -99,6 +105,26 @@ def load_cases(path: Path | str = CASES, tags: Iterable[str] = ()) -> list[Case]
     return [case for case in cases if not tags or tags & set(case.tags)]
 
 
+def _read_json(line: bytes) -> Any:
+    """json.loads, but a name may stand only once in an object, and a number of any length is read.
+
+    Without the second, Python refuses a number of thousands of digits before anybody knows which field it is in.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                raise ValueError(f"{name}: stands there twice; nobody can say which one counts")
+            found[name] = value
+        return found
+
+    def whole(digits: str) -> int | float:
+        return int(digits) if len(digits) < 1000 else float(digits)  # infinity
+
+    return json.loads(line.decode("utf-8"), object_pairs_hook=unique, parse_int=whole)
+
+
 def parse_case(data: Any) -> Case:
     """A case from a JSON object. Raises ValueError that begins with the field's name."""
     if not isinstance(data, dict):
@@ -109,7 +135,9 @@ def parse_case(data: Any) -> Case:
     for name in ("id", "expect", "max_tokens"):
         if name not in data:
             raise ValueError(f"{name}: missing")
-    _need(isinstance(data["id"], str) and data["id"].strip(), "id: must be a text that isn't empty", data["id"])
+    name = data["id"]
+    good = isinstance(name, str) and name and name == name.strip()
+    _need(good, "id: must be a text that isn't empty, without spaces around it", name)
     for name, low, high in (("max_tokens", 1, MAX_TOKENS), ("seed", 0, 2**63)):
         value = data.get(name, low)
         _need(type(value) is int and low <= value <= high, f"{name}: must be a whole number, {low} to {high}", value)
@@ -126,7 +154,7 @@ def parse_case(data: Any) -> Case:
         raise ValueError("prompt: a case has either a prompt or messages, and not both")
     if "prompt" in data:
         prompt = data["prompt"]
-        _need(isinstance(prompt, str) and prompt, "prompt: must be a text that isn't empty", prompt)
+        _need(isinstance(prompt, str) and prompt.strip(), "prompt: must be a text that isn't empty", prompt)
     _check_messages(data.get("messages", [{"role": "user", "content": "x"}]))
     _check_expected(data["expect"])
     return Case(**{**data, "tags": tuple(tags), "messages": tuple(data.get("messages", ()))})
@@ -140,7 +168,10 @@ def _check_messages(messages: Any) -> None:
         _need(message.keys() == {"role", "content"}, f"{where}: must have role and content only", sorted(message))
         roles = ("system", "user", "assistant")
         _need(message["role"] in roles, f"{where}.role: must be one of {', '.join(roles)}", message["role"])
-        _need(isinstance(message["content"], str), f"{where}.content: must be a text", message["content"])
+        content = message["content"]
+        _need(
+            isinstance(content, str) and content.strip(), f"{where}.content: must be a text that isn't empty", content
+        )
     _need(messages[-1]["role"] == "user", "messages: the last one must be the user's", messages[-1]["role"])
 
 
@@ -150,12 +181,19 @@ def _check_expected(expected: Any) -> None:
         if name not in PROPERTIES:
             raise ValueError(f"expect.{name}: no such property; there are: {', '.join(PROPERTIES)}")
         if wanted := PROPERTIES[name].wants(value):
-            raise ValueError(f"expect.{name}: must be {wanted}, not {value!r}")
+            raise ValueError(f"expect.{name}: must be {wanted}, not {_short(value)}")
+    if problem := contradiction(expected):
+        raise ValueError(f"expect.{problem}")
 
 
 def _need(condition: object, what: str, value: object) -> None:
     if not condition:
-        raise ValueError(f"{what}, not {value!r}")
+        raise ValueError(f"{what}, not {_short(value)}")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else text[:200] + " …"
 
 
 def prompt_ids(case: Case, tokenizer: Tokenizer, template: ChatTemplate | None) -> list[int]:

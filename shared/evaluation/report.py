@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shared.evaluation.attribution import Attribution, Limits
-from shared.evaluation.gate import Comparison, Report
+from shared.evaluation.gate import MIN_DOCUMENTS, Comparison, Report
 from shared.evaluation.regression import Result
 
 EXCERPT = 240  # characters of an answer
@@ -18,7 +18,10 @@ EXCERPT = 240  # characters of an answer
 
 def comparison_table(report: Report) -> Table:
     """A row for each measure: both models' values, the difference with its interval, and the verdict."""
-    table = Table(title="candidate against baseline; less is better", title_justify="left", box=box.SIMPLE)
+    table = Table(
+        title="candidate against baseline; less is better", title_justify="left", box=box.SIMPLE,
+        show_edge=False, pad_edge=False, collapse_padding=True,
+    )  # fmt: skip
     table.add_column("measure")
     for column in ("baseline", "candidate", "difference", "95% interval"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -27,17 +30,21 @@ def comparison_table(report: Report) -> Table:
         show = _percent if row.unit == "share" else _bits
         low, high = show(row.interval.low, sign=True), show(row.interval.high, sign=True)
         name = f"{row.n} {row.name}" + ("" if row.unit == "share" else f", {row.unit}")
-        tolerated = row.verdict == "even" and row.interval.low > 0
+        said: str = row.verdict
+        if row.too_few:
+            said = "too few"
+        elif row.verdict == "even" and row.interval.low > 0:
+            said = "tolerated"
         table.add_row(
             name, show(row.baseline), show(row.candidate), show(row.interval.difference, sign=True),
-            f"{low} to {high}", "tolerated" if tolerated else row.verdict,
+            f"{low} to {high}", said,
         )  # fmt: skip
     return table
 
 
 def newly_failing_table(report: Report) -> Table:
     """The two answers to each case that the baseline passes and the candidate doesn't, side by side."""
-    title = f"{len(report.newly_failing)} cases fail now that didn't"
+    title = f"{_count(len(report.newly_failing), 'case fails', 'cases fail')} now that didn't"
     table = Table(title=title, title_justify="left", box=box.SIMPLE)
     for column in ("case", "what is wrong", "baseline's answer", "candidate's answer"):
         table.add_column(column, overflow="fold")
@@ -71,22 +78,32 @@ def attribution_table(found: Sequence[Attribution], limits: Limits) -> Table:
     return table
 
 
-def print_report(report: Report, console: Console) -> None:
-    """The tables, and the verdict in a line."""
+def print_report(report: Report, console: Console, left_out: Sequence[str] = ()) -> None:
+    """The tables, and the verdict in a line, with what was left out and so can't be in it."""
     console.print(comparison_table(report))
+    console.print()
     if report.newly_failing:
         console.print(newly_failing_table(report))
     if report.newly_passing:
         names = ", ".join(after.case.id for _, after in report.newly_passing)
-        console.print(f"{len(report.newly_passing)} cases pass now that didn't: {names}", markup=False)
+        passing = _count(len(report.newly_passing), "case passes", "cases pass")
+        console.print(f"{passing} now that didn't: {names}", markup=False)
+    for row in report.comparisons:
+        if row.too_few:
+            many = _count(row.n, "document is", "documents are")
+            console.print(
+                f"{many} too few to call a model worse by: equal models would be called so too often. "
+                f"Score {MIN_DOCUMENTS} or more."
+            )
     verdict = "is worse, beyond noise" if report.worse else "is not worse, as far as this can tell"
-    console.print(f"The candidate {verdict}.")
+    console.print("; ".join([f"The candidate {verdict}", *left_out]) + ".", markup=False)
 
 
-def report_json(report: Report) -> dict[str, Any]:
+def report_json(report: Report, left_out: Sequence[str] = ()) -> dict[str, Any]:
     """The report as JSON: numbers, verdicts, and the texts of the cases whose result changed."""
     return {
         "worse": report.worse,
+        "left_out": list(left_out),
         "comparisons": [_comparison_json(comparison) for comparison in report.comparisons],
         "newly_failing": [_pair_json(*pair) for pair in report.newly_failing],
         "newly_passing": [_pair_json(*pair) for pair in report.newly_passing],
@@ -111,12 +128,17 @@ def _comparison_json(row: Comparison) -> dict[str, Any]:
         **row.interval._asdict(),
         "tolerance": row.tolerance,
         "verdict": row.verdict,
+        "too_few": row.too_few,
     }
 
 
 def _pair_json(before: Result, after: Result) -> dict[str, Any]:
     return {"id": after.case.id, "problems": after.problems or before.problems, "baseline": before.answer.text,
             "candidate": after.answer.text}  # fmt: skip
+
+
+def _count(n: int, one: str, many: str) -> str:
+    return f"{n} {one if n == 1 else many}"
 
 
 def _excerpt(text: str) -> str:

@@ -62,6 +62,22 @@ def test_measured_quantities():
         ["unexplained"],
         because="both quantities are as in cases that pass: below their limits they prove nothing",
     )
+    expect_equal(
+        causes(tokens_per_unit=2.0, bits_per_byte=3.0),
+        ["unexplained"],
+        because="both quantities are at their limits, and cases that pass go as far: only above them they count (> and "
+        "not >=)",
+    )
+
+
+@exercise("7.8")
+def test_measured_after_experiments_that_failed():
+    expect_equal(
+        causes(longer=False, plain=False, otherwise=False, tokens_per_unit=3.0, bits_per_byte=4.0),
+        ["tokenizer", "data"],
+        because="experiments were made, and none of them mended the case: then what was measured counts, just as where "
+        "none was made",
+    )
 
 
 @exercise("7.8")

@@ -135,6 +135,11 @@ def test_near_misses_of_the_limits():
     assert attribution.causes(Evidence(tokens_per_unit=2.0, bits_per_byte=3.0), LIMITS) == ["unexplained"]
 
 
+def test_measured_after_experiments_that_failed():
+    evidence = Evidence(longer=False, plain=False, otherwise=False, tokens_per_unit=3.0, bits_per_byte=4.0)
+    assert attribution.causes(evidence, LIMITS) == ["tokenizer", "data"]
+
+
 @pytest.mark.real
 def test_measures_of_the_real_model(real_model, tokenizer):
     of = attribution.measurer(real_model, tokenizer)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from chapters import evaluate
+from chapters.__main__ import main
 from chapters.regions import BookError
 from shared.data.tokenizer import Tokenizer
 from tests.tiny import TINY, tiny_model
@@ -95,7 +97,7 @@ def test_newly_failing_cases_are_shown_and_explained(places):
         "--documents", 0, "--json", places["out"],
     )  # fmt: skip
     assert status == 0, output  # one case of two is no proof
-    assert "1 cases fail now that didn't" in output
+    assert "1 case fails now that didn't" in output
     report = json.loads(Path(places["out"]).read_text())
     assert [row["id"] for row in report["newly_failing"]] == [row["id"] for row in report["causes"]] == ["text"]
     assert report["newly_failing"][0]["baseline"] == answer
@@ -116,8 +118,13 @@ def test_a_base_model_gets_no_chats(places):
         "--json", places["out"],
     )  # fmt: skip
     assert status == 0, output
-    assert "1 chat cases are left out" in output
-    assert json.loads(Path(places["out"]).read_text())["comparisons"][0]["n"] == 1
+    assert re.search(
+        "as far as this can tell; 1 chat case is left out, for there is no chat template in .*base", output
+    )
+    report = json.loads(Path(places["out"]).read_text())
+    assert report["comparisons"][0]["n"] == 1
+    (left_out,) = report["left_out"]
+    assert left_out == f"1 chat case is left out, for there is no chat template in {base}"
 
 
 def test_bad_input(places):
@@ -143,6 +150,88 @@ def test_bad_input(places):
     assert "--candidate" in output
 
 
+@pytest.mark.parametrize("name", ["", ":int8", " "])
+def test_no_name_is_not_the_default_model(places, name):
+    for options in (
+        ("--candidate", name, "--baseline", places["good"]),
+        ("--baseline", name, "--candidate", places["good"]),
+    ):
+        _, output, error = call(*options, "--cases", places["cases"], "--documents", 0)
+        assert isinstance(error, BookError), output
+        assert str(error).startswith(f"{options[0]} {name!r} names no folder")
+
+
+BROKEN = {
+    "tokenizer_config.json": ["{", "[]", json.dumps({"chat_template": "{% for"}), json.dumps({"chat_template": 3})],
+    "chat_template.jinja": ["", "{% for", "{{ raise_exception('no, thank you') }}"],
+    "model.safetensors": ["x", ""],
+    "config.json": ["{", "{}"],
+    "tokenizer.json": ["{"],
+}
+
+
+@pytest.mark.parametrize(("file", "content"), [(file, content) for file, some in BROKEN.items() for content in some])
+def test_a_damaged_model_is_refused_before_anything_is_run(places, monkeypatch, file, content):
+    monkeypatch.setattr(evaluate, "run", lambda *arguments: pytest.fail("a model was run"))
+    (Path(places["bad"]) / file).write_text(content)
+    _, output, error = call("--baseline", places["good"], "--candidate", places["bad"], "--cases", places["cases"],
+                            "--documents", 0, "--json", places["folder"] / "new" / "out.json")  # fmt: skip
+    assert isinstance(error, BookError), (output, error)
+    assert places["bad"] in str(error)  # which of the two
+
+
+def test_weights_cut_short_are_seen_at_once(places, monkeypatch):
+    monkeypatch.setattr(evaluate, "run", lambda *arguments: pytest.fail("a model was run"))
+    weights = Path(places["bad"]) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4])
+    _, _, error = call("--baseline", places["good"], "--candidate", places["bad"], "--cases", places["cases"])
+    assert "damaged or cut short" in str(error)
+    assert str(error).startswith(f"--candidate {places['bad']}")
+
+
+def test_no_folder_is_made_for_a_command_that_can_t_run(places):
+    new = places["folder"] / "new"
+    for wrong in (("--candidate", "no/where"), ("--candidate", places["good"], "--tags", "slow"),
+                  ("--candidate", places["good"], "--tags", " ,")):  # fmt: skip
+        _, _, error = call("--baseline", places["good"], "--cases", places["cases"], "--json", new / "out.json", *wrong)
+        assert isinstance(error, BookError)
+    assert not new.exists()
+
+
+def test_tags_may_have_spaces(places):
+    status, output, _ = call("--baseline", places["good"], "--candidate", places["good"], "--cases", places["cases"],
+                             "--documents", 0, "--tags", " text, ", "--json", places["out"])  # fmt: skip
+    assert status == 0, output
+    assert json.loads(Path(places["out"]).read_text())["comparisons"][0]["n"] == 1
+
+
+def test_a_few_documents_say_nothing(places):
+    status, output, _ = call("--baseline", places["good"], "--candidate", places["bad"], "--cases", places["cases"],
+                             "--documents", 8, "--json", places["out"])  # fmt: skip
+    assert status == 0, output
+    assert "8 documents are too few to call a model worse by" in output
+    report = json.loads(Path(places["out"]).read_text())
+    assert (report["worse"], report["comparisons"][0]["too_few"]) == (False, True)
+
+
+@pytest.mark.parametrize("error", [OverflowError("too large"), KeyError("x"), TypeError("no"), MemoryError()])
+def test_a_crash_is_not_called_worse(places, monkeypatch, capsys, error):
+    """Exit status 1 means that the candidate is worse; Python's own for a crash is 1, too."""
+
+    def crash(*arguments, **keywords):
+        raise error
+
+    monkeypatch.setattr(evaluate, "run", crash)
+    arguments = f"--baseline {places['good']} --candidate {places['bad']} --cases {places['cases']} --documents 0"
+    monkeypatch.setattr(sys, "argv", ["chapters", "evaluate", *arguments.split()])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    said = capsys.readouterr().err
+    assert f"nothing was decided: {type(error).__name__}" in said
+    assert "Traceback" in said  # for whoever mends it
+
+
 def test_ctrl_c(places, monkeypatch):
     def interrupted(*arguments, **keywords):
         raise KeyboardInterrupt
@@ -158,4 +247,7 @@ def test_documents_that_a_tokenizer_can_t_spell_are_left_out(places, monkeypatch
     monkeypatch.setattr("shared.evaluation.held_out.held_out_documents", lambda n, seed, progress: ["good", "b\x01d"])
     specs = [evaluate.open_model(places["good"], "--baseline")]
     specs[0].tokenizer._unknown = b"\x01"
-    assert evaluate.comparable(["good", "b\x01d"], specs) == ["good"]
+    good, left_out = evaluate.comparable(["good", "b\x01d"], specs)
+    assert good == ["good"]
+    assert left_out == ["1 document is left out, since one of the tokenizers can't spell all of it"]
+    assert evaluate.comparable(["good"], specs) == (["good"], [])

@@ -1,5 +1,6 @@
 """Token losses, against torch in float64, brute force, and models whose perplexity is known exactly."""
 
+import json
 import math
 
 import pytest
@@ -20,6 +21,7 @@ from shared.evaluation.perplexity import (
     score_documents,
     score_text,
     token_losses,
+    token_nats,
     windows,
 )
 from tests.tiny import TINY, tiny_model
@@ -112,6 +114,22 @@ def test_nothing_to_predict(ids):
 def test_bad_strides(stride):
     with pytest.raises(ValueError, match="stride must be"):
         windows(10, 6, stride)
+
+
+@pytest.mark.parametrize(("length", "window", "stride"), [(2, 6, 3), (3, 6, 3), (6, 6, 5), (100, 1024, 512)])
+def test_a_text_that_fits_gets_one_window(length, window, stride):
+    assert windows(length, window, stride) == [(0, 1, length)]
+
+
+def test_a_token_without_a_chance():
+    impossible = torch.tensor([[0.0, -math.inf], [0.0, -math.inf]])
+    assert token_nats(impossible, torch.tensor([0, 0, 1])).tolist() == [0.0, math.inf]
+
+
+def test_scores_are_floats_and_empty_documents_add_nothing():
+    documents = [DocumentScore("", torch.empty(0)), DocumentScore("abcd", torch.full((2,), math.log(4)))]
+    score = corpus_score(documents)
+    assert json.loads(json.dumps(score._asdict())) == pytest.approx({"perplexity": 4.0, "bits_per_byte": 1.0})
 
 
 def test_bits_per_byte_does_not_depend_on_the_tokenizer():

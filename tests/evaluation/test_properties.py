@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.evaluation.properties import PROPERTIES, Answer, problems, repetition_share, units
+from shared.evaluation.properties import PROPERTIES, Answer, contradiction, problems, repetition_share, units
 
 CUT = Answer("The capital is", "length")
 HAS = [
@@ -13,6 +13,7 @@ HAS = [
     ("regex", r"^\d+$", "42"),
     ("json", True, '```json\n{"a": 1}\n```'),
     ("json", {"a": 1, "b": [2]}, '{"b": [2], "a": 1}'),
+    ("json", {"a": 1}, '```JSON\n{"a": 1}\n```'),
     ("items", 3, "1. Red\n2. Blue\n3. Green"),
     ("items", 2, "Here:\n- a\n* b"),
     ("max_words", 3, "one two three"),
@@ -29,6 +30,10 @@ HAS_NOT = [
     ("json", True, "{'a': 1}", "it isn't JSON"),
     ("json", {"a": 1}, '{"a": 2}', 'it is {"a": 2}'),
     ("json", True, "[" * 100_000, "it isn't JSON"),
+    ("json", {"ok": True}, '{"ok": 1}', 'it is {"ok": 1}'),
+    ("json", {"n": 1}, '{"n": true}', 'it is {"n": true}'),
+    ("json", True, '{"a": NaN}', "it isn't JSON: NaN is not a JSON value"),
+    ("json", True, "-Infinity", "it isn't JSON: -Infinity"),
     ("items", 3, "Red, blue and green", "0 list items, not 3"),
     ("max_words", 2, "one two three", "3 words, at most 2"),
     ("min_words", 4, "one two three", "3 words, at least 4"),
@@ -37,7 +42,9 @@ HAS_NOT = [
 SENSELESS = [
     ("contains", []), ("contains", "Paris"), ("contains", [""]), ("contains", [3]), ("any_of", None),
     ("not_contains", ["  "]), ("equals", " "), ("equals", 3), ("regex", "("), ("regex", ""), ("regex", 4),
-    ("json", False), ("json", None), ("items", 0), ("items", 1.5), ("max_words", True), ("min_words", -1),
+    ("regex", "a{99999999999}"), ("regex", ".*"), ("regex", "x?"), ("regex", "[[a]"),
+    ("json", False), ("json", None), ("json", float("nan")), ("json", {"a": [float("inf")]}),
+    ("items", 0), ("items", 1.5), ("max_words", True), ("min_words", -1),
     ("ends", 1), ("no_repeat", 1), ("no_repeat", -0.1), ("no_repeat", True), ("no_repeat", "much"),
 ]  # fmt: skip
 
@@ -97,3 +104,21 @@ def test_units():
     assert units("cafe\u0301") == units("CAFÉ")
     assert units("東京です") == list("東京です")
     assert units("f(x_1)") == ["f", "(", "x", "_", "1", ")"]
+
+
+@pytest.mark.parametrize(
+    ("expected", "said"),
+    [
+        ({"min_words": 9, "max_words": 3}, "min_words: no answer has 9 words and at most 3"),
+        ({"min_words": 3, "max_words": 3}, None),
+        ({"min_words": 9}, None),
+        ({"contains": ["Rome", "Paris"], "not_contains": ["paris"]}, "contains: not_contains rules 'Paris' out"),
+        ({"contains": ["New York"], "not_contains": ["York"]}, "contains: not_contains rules 'New York' out"),
+        ({"contains": ["York"], "not_contains": ["New York"]}, None),
+        ({"any_of": ["a", "b"], "not_contains": ["b", "a"]}, "any_of: not_contains rules all of them out"),
+        ({"any_of": ["a", "b"], "not_contains": ["b"]}, None),
+        ({"ends": True}, None),
+    ],
+)
+def test_contradictions(expected, said):
+    assert contradiction(expected) == said

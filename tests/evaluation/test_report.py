@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -45,7 +46,44 @@ def test_a_tolerated_loss_is_called_one():
 
 def test_mended_cases_are_named():
     text = shown(lambda console: print_report(Report([CASES], [], [(AFTER, BEFORE)]), console))
-    assert "1 cases pass now that didn't: capital-france" in text
+    assert "1 case passes now that didn't: capital-france" in text
+
+
+def test_a_row_is_at_most_two_lines_on_eighty_columns():
+    stream = io.StringIO()
+    print_report(Report([DOCUMENTS, CASES]), Console(file=stream, width=80))
+    title, header, _, *rows = stream.getvalue().split("\n")
+    assert header.split() == ["measure", "baseline", "candidate", "difference", "95%", "interval", "verdict"]
+    assert [row.split()[-1] for row in rows if " to " in row] == ["worse", "even"]
+    assert len([row for row in rows if row.strip()]) <= 5  # two for each measure, and the verdict
+
+
+def test_one_and_many():
+    one, two = (
+        shown(lambda console, n=n: print_report(Report([CASES], [(BEFORE, AFTER)] * n), console)) for n in (1, 2)
+    )
+    assert "1 case fails now that didn't" in one
+    assert "2 cases fail now that didn't" in two
+
+
+def test_too_few_documents_are_no_reason():
+    few, enough = (replace(DOCUMENTS, n=n) for n in (19, 20))
+    assert (Report([few]).exit_status, Report([enough]).exit_status) == (0, 1)
+    assert Report([few, replace(CASES, interval=Interval(0.2, 0.1, 0.3))]).worse  # the cases are reason enough
+    assert not Comparison("cases that fail", "share", 3, 0, 1, Interval(1, 1, 1), 0).too_few
+    text = shown(lambda console: print_report(Report([few]), console))
+    assert "too few" in text.split("verdict")[1].split("\n")[2]
+    assert "19 documents are too few to call a model worse by" in text
+    assert "Score 20 or more." in text
+    assert "The candidate is not worse" in text
+    assert report_json(Report([few]))["comparisons"][0]["too_few"] is True
+    assert "too few" not in shown(lambda console: print_report(Report([enough]), console))
+
+
+def test_what_was_left_out_is_in_the_verdict():
+    text = shown(lambda console: print_report(Report([CASES]), console, ["3 chat cases are left out"]))
+    assert text.rstrip().endswith("as far as this can tell; 3 chat cases are left out.")
+    assert report_json(Report([CASES]), ["3 chat cases are left out"])["left_out"] == ["3 chat cases are left out"]
 
 
 def test_programs_read():
