@@ -9,8 +9,9 @@ PYTHON ?= python3
 HOST ?= 127.0.0.1
 PORT ?= 8000
 PY := .venv/bin/python
-# idle threads sleep; chapters/__init__.py says why
+# idle threads sleep, though not at once; chapters/__init__.py says why
 export OMP_WAIT_POLICY ?= PASSIVE
+export GOMP_SPINCOUNT ?= 20000
 
 .PHONY: serve test setup notebooks bench
 .DEFAULT_GOAL := serve

@@ -41,6 +41,15 @@ def highest_weight() -> int:
     return 127 if bool((int_matmul(most, most) == 64 * 127 * 127).all()) else 64
 
 
+def nearest(x: Tensor) -> Tensor:
+    """The nearest whole numbers, halves to the even one, like x.round(). x: float32, |x| below 2**22.
+
+    A float32 of this size has no bits for fractions, so the addition rounds. torch.round gives even a small tensor to
+    all threads, and waking them takes longer than the rounding: a fifth of a decode step on two threads.
+    """
+    return (x + 1.5 * 2**23).sub_(1.5 * 2**23)
+
+
 def int8_linear(x: Tensor, levels: Tensor, scale: Tensor) -> Tensor:
     """x times a quantised weight's rows, by an integer product.
 
@@ -52,11 +61,11 @@ def int8_linear(x: Tensor, levels: Tensor, scale: Tensor) -> Tensor:
     tensor([[64.5000]])
     """
     # exercise 8.9: quantise each row, multiply by int_matmul, and scale back by the row's step and the channel's scale
-    #   int_matmul takes two dimensions, so flatten the others first; compute in float32
+    #   int_matmul takes two dimensions, so flatten the others first; compute in float32; nearest() is a faster round()
     rows = x.reshape(-1, x.shape[-1]).float()  # [n, in]
-    step = (rows.abs().amax(dim=1, keepdim=True) / 127).clamp(min=1e-12)  # [n, 1]
-    product = int_matmul((rows / step).round().to(torch.int8), levels)  # int32 [n, out]
-    out = (step * scale) * product  # [n, out]
+    step = rows.abs().amax(dim=1, keepdim=True).div_(127).clamp_(min=1e-12)  # [n, 1]
+    product = int_matmul(nearest(rows / step).to(torch.int8), levels)  # int32 [n, out]
+    out = (product * scale).mul_(step)  # [n, out]
     return out.view(*x.shape[:-1], len(levels)).to(x.dtype)
     # end
 

@@ -39,6 +39,7 @@ def main(
     # OpenMP's threads wait for one another by spinning. With as many threads as cores and anything else running, such
     # as the browser that shows the chat, they spin in one another's way, and a token can take ten times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")  # but some microseconds of it spare a sleep between small products
     try:
         from shared.serving.run import serve  # only now: importing torch takes seconds, and reads that variable
     except ImportError as error:  # such as a part of the reader's that can't be loaded

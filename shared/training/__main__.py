@@ -27,6 +27,7 @@ LEAST = {"steps": 1, "batch": 1, "micro_batch": 0, "documents": 1, "seed": 0}
 def main(arguments: Sequence[str] | None = None) -> int:
     # OpenMP's threads wait for one another by spinning, which costs a factor of ten when anything else runs.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")  # a little of it is cheaper than going to sleep and being woken
     given = sys.argv[1:] if arguments is None else list(arguments)
     again = f"To go on: {same_command(given)}" if os.environ.get("RANK", "0") == "0" else ""
     # Even the options are read in there: for their usual values torch is loaded, and Ctrl-C may come while it is.

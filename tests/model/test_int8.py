@@ -300,3 +300,10 @@ def test_on_cuda_only_the_weights_are_quantised(dtype):
         want, got = model(IDS.cuda()).float(), quantized(IDS.cuda()).float()
         assert got.device.type == "cuda"
         assert float((got - want).norm() / want.norm()) < 0.5
+
+
+def test_nearest_rounds_as_torch_does():
+    x = torch.cat([numbers(5000) * 60, torch.arange(-200, 200) + 0.5, torch.tensor([0.0, -0.0, 2.0**21 + 0.5])])
+    kept = x.clone()
+    assert torch.equal(int8.nearest(x), x.round())
+    assert torch.equal(x, kept)
