@@ -253,6 +253,7 @@ def test_the_command(small, tmp_path, monkeypatch, capsys):
 def test_ctrl_c_in_the_real_command_leaves_nothing(tmp_path):
     program = (
         "import os, signal, sys\nfrom pathlib import Path\nfrom shared.data import corpus\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job is born deaf to it
         f"corpus.CORPORA = Path({str(tmp_path)!r})\n"
         "real = corpus.docstring_documents\n"
         "def stopped(limit, seed):\n"
