@@ -150,13 +150,17 @@ def solved_tests(book: Book, chapter: int | None) -> int:
 def run_notebooks(nbval: list[str], notebooks: list[Path], cwd: Path, env: dict[str, str]) -> int:
     """Each notebook in a process of its own, two at a time: what they compare, they measure in one process, in turns.
 
+    The cores are shared out: two times two threads on two cores wait for each other most of the time.
     Prints each one's report when it is done. Returns the first exit code that isn't 0.
     """
+    cores = os.cpu_count() or 1
+    at_once = min(2, cores)
+    env = {"OMP_NUM_THREADS": str(cores // at_once)} | env
 
     def run(path: Path) -> int:
         done = subprocess.run([*nbval, str(path)], cwd=cwd, env=env, capture_output=True, text=True)
         print(f"{path.parent.name}/{path.name}\n{done.stdout}{done.stderr}", flush=True)
         return done.returncode
 
-    with ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
         return next(filter(None, list(pool.map(run, notebooks))), 0)
