@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/model/int8.py (version bb07540d076e).
+# Yours to finish. Generated from shared/model/int8.py (version a6aae6392b22).
 """The int8 model: weights in eight bits, activations in eight bits row by row, products in whole numbers.
 
 On a CPU that is less memory to read and more numbers to an instruction, hence faster. On a GPU only the weights are
@@ -47,7 +47,7 @@ def nearest(x: Tensor) -> Tensor:
     """The nearest whole numbers, halves to the even one, like x.round(). x: float32, |x| below 2**22.
 
     A float32 of this size has no bits for fractions, so the addition rounds. torch.round gives even a small tensor to
-    all threads, and waking them takes longer than the rounding: a fifth of a decode step on two threads.
+    all threads, and waking them takes longer than the rounding.
     """
     return (x + 1.5 * 2**23).sub_(1.5 * 2**23)
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from shared.data import cleaning, quality
-from shared.data.corpus import replacing, write_record
+from shared.data.corpus import write_record
 from shared.data.guard import TooSlow, check_seconds, time_limit
 from shared.data.reader import ReadStats, Record, count_lines, read_jsonl
 from shared.data.report import Report
 from shared.measure.command import run_command
-from shared.measure.files import write_json
+from shared.measure.files import replacing, write_json
 from shared.measure.outputs import check_output
 from shared.measure.progress import progress_bar
 

@@ -18,12 +18,11 @@ import sys
 import sysconfig
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 from shared.measure.command import run_command
-from shared.measure.files import write_json
+from shared.measure.files import replacing, write_json
 from shared.measure.progress import progress_bar
 
 CORPORA = Path(__file__).resolve().parents[2] / "data" / "corpus"
@@ -99,17 +98,6 @@ def read_truth(path: Path) -> dict[str, Any]:
     """What the maker of this corpus knows about it."""
     truth: dict[str, Any] = json.loads(truth_path(path).read_text(encoding="utf-8"))
     return truth
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to; it becomes `path` in one step when the block ends well, and is removed when it doesn't."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        yield part
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def write_record(file: TextIO, record: Record) -> None:

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from shared.data.corpus import replacing
 from shared.data.dedup_job import Job, ShingleSets, sized_lines
 from shared.data.duplicates import THRESHOLD, fingerprint, first_equal, likely
 from shared.data.lsh import band_keys, bucket_pairs, check_threshold, choose_bands, join, roots, verify
@@ -30,6 +29,7 @@ from shared.data.minhash import BATCH_CHARS, NUM_PERM, check_num_perm, signature
 from shared.data.reader import GZIP, MAX_LINE_BYTES, check_compression, parse_record, printable
 from shared.data.shingles import NGRAM, Array, check_ngram, jaccard
 from shared.measure.command import run_command
+from shared.measure.files import replacing
 from shared.measure.outputs import check_output
 from shared.measure.progress import progress_bar
 

@@ -45,7 +45,7 @@ def nearest(x: Tensor) -> Tensor:
     """The nearest whole numbers, halves to the even one, like x.round(). x: float32, |x| below 2**22.
 
     A float32 of this size has no bits for fractions, so the addition rounds. torch.round gives even a small tensor to
-    all threads, and waking them takes longer than the rounding: a fifth of a decode step on two threads.
+    all threads, and waking them takes longer than the rounding.
     """
     return (x + 1.5 * 2**23).sub_(1.5 * 2**23)
 

@@ -6,14 +6,13 @@ its pages. Pickles are refused, for loading one runs whatever code its maker put
 
 import json
 import os
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from shared.measure.files import replacing
 from shared.model.config import ModelConfig
 from shared.model.tensor_file import TensorFile, WeightsError, shown, unique_names, write_tensors
 from shared.model.transformer import Transformer
@@ -69,22 +68,10 @@ def save_model(model: Transformer, path: Path | str) -> None:
         raise WeightsError(f"{_some(odd)}: only plain weights can be saved. Save the model before it is quantised")
     path.mkdir(parents=True, exist_ok=True)
     config = json.dumps(model.config.to_hf(), indent=2) + "\n"
-    _replace(path / "config.json", lambda file: file.write_text(config, encoding="utf-8"))
-    _replace(path / "model.safetensors", lambda file: write_tensors(file, model.state_dict()))
-
-
-def _replace(file: Path, write: Callable[[Path], object]) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        with temporary.open("rb") as written:  # a rename may reach the disk before the bytes do
-            os.fsync(written.fileno())
-        temporary.chmod(0o644)
-        os.replace(temporary, file)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path / "config.json", to_disk=True) as part:
+        part.write_text(config, encoding="utf-8")
+    with replacing(path / "model.safetensors", to_disk=True) as part:
+        write_tensors(part, model.state_dict())
 
 
 def weight_files(path: Path) -> list[Path]:

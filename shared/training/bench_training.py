@@ -5,7 +5,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from shared.training.own_model import FACTS, RECIPE, Recipe, train_own_model
+from shared.training.own_folder import FACTS
+from shared.training.own_model import RECIPE, Recipe, train_own_model
 
 
 def bench_training(progress: bool = True, recipe: Recipe = RECIPE) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """A run's history: one JSON line for each step, in step with the checkpoints."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
+
+from shared.measure.files import replacing
 
 Row = dict[str, Any]
 
@@ -24,9 +25,8 @@ class History:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lines = "".join(json.dumps(row) + "\n" for row in self.rows[self.saved :])
         if self.saved == 0:
-            part = self.path.with_name(f".{self.path.name}.part")
-            part.write_text(lines, encoding="utf-8")
-            os.replace(part, self.path)
+            with replacing(self.path) as part:
+                part.write_text(lines, encoding="utf-8")
         else:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(lines)

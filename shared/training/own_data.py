@@ -18,12 +18,12 @@ from torch import Tensor
 
 from shared.data.bpe import train_bpe
 from shared.data.clean import clean_file
-from shared.data.corpus import make_corpus, replacing, write_record
+from shared.data.corpus import make_corpus, write_record
 from shared.data.dedup import deduplicate
 from shared.data.reader import read_jsonl
 from shared.data.splitting import split_by_source
 from shared.data.tokenizer import Tokenizer
-from shared.measure.files import write_json
+from shared.measure.files import replacing, write_json
 from shared.training.checkpoint import checkpoints, checksum
 from shared.training.own_folder import ORIGIN, discard, read_facts
 from shared.training.windows import token_stream

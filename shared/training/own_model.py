@@ -24,8 +24,7 @@ from shared.model.weights import load_model, save_model
 from shared.training.checkpoint import checkpoints, latest_checkpoint
 from shared.training.distributed import ALONE, Group
 from shared.training.own_data import OwnData, bytes_of, own_data
-from shared.training.own_folder import FACTS as FACTS
-from shared.training.own_folder import MODELS, NAME, check_ours, discard, is_whole, lock, work_folder
+from shared.training.own_folder import FACTS, MODELS, NAME, check_ours, discard, is_whole, lock, work_folder
 from shared.training.trainer import Settings, train, validation_loss
 from shared.training.utilisation import best_precision
 from shared.training.windows import windows

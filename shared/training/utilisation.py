@@ -67,6 +67,7 @@ class Speed:
         self.peak = matmul_peak(precision, group.device) * group.world
         self.flops = training_flops_per_token(model, length)
         self.seconds: list[float] = []
+        self.validated = ""
 
     def note(self, row: Row) -> str:
         """What stands beside the bar: loss, validation loss, tokens/s, and the share of the peak in use."""
@@ -76,4 +77,4 @@ class Speed:
             self.seconds = [*self.seconds[-19:], row["seconds"]]  # the mean of the last 20 steps
         rate = self.tokens * len(self.seconds) / max(sum(self.seconds), 1e-9)
         use = rate * self.flops / self.peak
-        return f"loss {row['loss']:.3f}{getattr(self, 'validated', '')}  {rate:,.0f} tokens/s  {use:.0%} of peak"
+        return f"loss {row['loss']:.3f}{self.validated}  {rate:,.0f} tokens/s  {use:.0%} of peak"
