@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/model/transformer.py (version 399835277769).
+# Yours to finish. Generated from shared/model/transformer.py (version 257ce21398f9).
 """The Llama family in plain torch: pure functions for the layers, and a model that strings them together.
 
 Tensors of heads have the layout [batch, heads, length, head_dim]. Nothing here keeps state between two calls: what a
@@ -99,6 +99,15 @@ class Cache(Protocol):
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]: ...  # [batch, kv_heads, n, head_dim]
 
 
+class AttendingCache(Protocol):
+    """A cache that also attends: its keys and values needn't lie in one piece, nor belong to one sequence."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor: ...  # q and result [1, heads, n, head_dim]
+
+
+Caches = Sequence[Cache] | Sequence[AttendingCache]
+
+
 class Linear(nn.Module):
     """A weight [out, in] with no numbers in it yet, and a bias [out] of zeros where the model has one."""
 
@@ -146,14 +155,20 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps) if config.qk_norm else None
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: Cache | AttendingCache | None
+    ) -> Tensor:
         q, k, v = (self._heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
-        if cache is not None:
-            k, v = cache.update(k, v)  # [batch, kv_heads, everything so far, head_dim]
-        out = attention(q, k, v, mask, self.head_dim**-0.5)  # [batch, heads, length, head_dim]
+        scale = self.head_dim**-0.5
+        if (attend := getattr(cache, "attend", None)) is not None:
+            out = attend(q, k, v, scale)  # [batch, heads, length, head_dim]
+        else:
+            if cache is not None:
+                k, v = cache.update(k, v)  # [batch, kv_heads, everything so far, head_dim]
+            out = attention(q, k, v, mask, scale)  # [batch, heads, length, head_dim]
         mixed: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))  # [batch, length, dim]
         return mixed
 
@@ -181,7 +196,9 @@ class Layer(nn.Module):
         self.input_layernorm, self.self_attn = RMSNorm(dim, eps), Attention(config)
         self.post_attention_layernorm, self.mlp = RMSNorm(dim, eps), MLP(config)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: Cache | None) -> Tensor:
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: Cache | AttendingCache | None
+    ) -> Tensor:
         """x: [batch, length, dim]; the rest as Attention.forward takes it. Returns [batch, length, dim]."""
         # exercise 5.7: x plus what attention makes of the normed x; then the same with the second norm and the mlp
         raise Todo("5.7")
@@ -213,27 +230,39 @@ class Transformer(nn.Module):
             if weight.dim() == 2 and not weight.is_meta:  # "meta" has nothing to fill; trying takes a second
                 nn.init.normal_(weight, std=0.02)
 
-    def forward(self, ids: Tensor, caches: Sequence[Cache] | None = None, last_only: bool = False) -> Tensor:
+    def forward(
+        self,
+        ids: Tensor,
+        caches: Caches | None = None,
+        last_only: bool = False,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
         """The next token's logits at every position.
 
         ids: [batch, length], whole numbers below vocab_size. caches: one per layer, or None; their `length` is the
-        position of the first id, and they grow by `length`. Returns [batch, length, vocab], or [batch, 1, vocab] with
-        `last_only`, which spares the head, the largest product of all, at positions nobody asked about.
+        position of the first id, and they grow by `length`. positions: [length] or [batch, length], where the tokens
+        stand if they don't follow one another from there; whoever gives them gives the mask too. mask: bool,
+        broadcastable to [batch, heads, length, everything so far], True = may attend; None = all may.
+        Returns [batch, length, vocab], or [batch, 1, vocab] with `last_only`, or [batch, n, vocab] with rows: [n],
+        indices into length. Both spare the head, the largest product of all, at positions nobody asked about.
         """
-        start = self._first_position(ids, caches)
+        start = self._first_position(ids, caches if positions is None else None)
         # exercise 5.8: embed, positions (from `start` on), tables and mask, the layers, the final norm, the head
         #   tables and mask are made once for all layers; layer i gets cache i, or None; the head is `self.lm_head`, or
         #   the embedding when that is None
+        #   where positions are given (a batch padded on the left, an engine's step), they and the mask are taken as is
         raise Todo("5.8")
         # end
 
-    def _first_position(self, ids: Tensor, caches: Sequence[Cache] | None) -> int:
-        """Where the first id stands. Raises ValueError for a call that can't be answered."""
+    def _first_position(self, ids: Tensor, caches: Caches | None) -> int:
+        """Where the first id stands, as the caches say. Raises ValueError for a call that can't be answered."""
         if ids.dim() != 2 or ids.shape[1] == 0:
             raise ValueError(f"ids must be [batch, length] with at least one token, not {list(ids.shape)}")
         if caches is not None and len(caches) != len(self.model.layers):
             raise ValueError(f"{len(caches)} caches for {len(self.model.layers)} layers; there must be one for each")
-        start = caches[0].length if caches else 0
+        start: int = getattr(caches[0], "length", 0) if caches else 0
         end, context = start + ids.shape[1], self.config.max_position_embeddings
         if end > context:
             raise ValueError(f"{end} tokens are more than the model's context of {context}")
