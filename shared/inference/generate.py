@@ -38,23 +38,30 @@ def generate(
 
     Ends after params.max_tokens, at the end of the model's context, or with a token of `eos_ids`, which is yielded too,
     as the last (unless params.ignore_eos). `cancelled` is asked before each step; True ends the answer there.
-    Stop texts need text: `params.stop` is the engine's business, and refused here with ValueError, as is a prompt that
-    doesn't fit (see check_prompt).
+    Every token goes through the model once: the prompt in pieces of at most PREFILL_CHUNK, then each new token alone.
+    Raises ValueError, when the first token is asked for, for a prompt that doesn't fit (see check_prompt), and for
+    `stop`, `n` and `logprobs`, which need text or several answers: those are the engine's business.
     """
-    if params.stop:
-        raise ValueError("stop: generate yields token ids and sees no text; stop texts are honoured by the engine")
+    if params.stop or params.n != 1 or params.logprobs is not None:
+        raise ValueError("generate yields the ids of one answer: stop texts, n and logprobs are the engine's business")
     check_prompt(prompt_ids, model.config.vocab_size, model.config.max_position_embeddings)
     total = min(len(prompt_ids) + params.max_tokens, model.config.max_position_embeddings)
+    # exercise 9.9: caches for `total` tokens; then, for each position: feed what is new, sample, yield, maybe stop
+    #   new is the whole prompt first, in pieces of PREFILL_CHUNK tokens, and then the last token alone; `cancelled` is
+    #   asked before each call; caches are of the weights' dtype and device; the last token of all is never fed
+    ids = list(prompt_ids)  # all tokens so far
     weight = next(model.parameters())
     caches = new_caches(model.config, total, dtype=weight.dtype, device=weight.device)
-    new = torch.tensor([list(prompt_ids)], device=weight.device)  # [1, length]
-    for position in range(len(prompt_ids), total):
+    new = torch.tensor([ids], device=weight.device)  # [1, length]
+    for position in range(len(ids), total):
         for chunk in torch.split(new, PREFILL_CHUNK, dim=1):
             if cancelled():
                 return
             logits = model(chunk, caches, last_only=True)  # [1, 1, vocab]
-        token = sample(logits[0, -1], params, position)
+        token = sample(logits[0, -1], params, position, ids)
+        ids.append(token)
         yield token
         if token in eos_ids and not params.ignore_eos:
             return
         new = torch.tensor([[token]], device=weight.device)  # [1, 1]
+    # end

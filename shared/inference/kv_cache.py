@@ -1,4 +1,7 @@
-"""What attention remembers: the keys and values of every token so far, in memory set aside beforehand."""
+"""What attention remembers: the keys and values of every token so far, in memory set aside beforehand.
+
+A cache belongs to one request (or one fixed batch of them). The model keeps nothing: it gets the caches with each call.
+"""
 
 import torch
 from torch import Tensor
@@ -11,7 +14,11 @@ class CacheFull(RuntimeError):
 
 
 class KVCache:
-    """One layer's keys and values. `length` tokens are stored; `capacity` is the most that fit."""
+    """One layer's keys and values. `length` tokens are stored; `capacity` is the most that fit.
+
+    Memory is taken once, at the start. A cache that grew by concatenation would copy everything it holds for each new
+    token, and leave a hole of every size behind.
+    """
 
     def __init__(
         self,
@@ -31,11 +38,13 @@ class KVCache:
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store the keys and values of n new tokens, and return those of all tokens so far.
 
-        k, v: [batch, n_kv_heads, n, head_dim]. Returns two views [batch, n_kv_heads, length, head_dim], nothing copied.
+        k, v: [batch, n_kv_heads, n, head_dim]. Returns two views [batch, n_kv_heads, length, head_dim] of the cache's
+        own memory: what is old is not copied, and what was never written can't be seen.
         Raises CacheFull, with nothing stored, when n more tokens don't fit, and ValueError for any other shape.
         """
+        # exercise 9.7: refuse other shapes, refuse what doesn't fit, store behind what is there, move on, return it all
+        #   assigning to a slice spreads a batch of one over a larger one without a word, so compare the shapes first
         batch, heads, n, head_dim = k.shape
-        # Assigning to a slice would spread a batch of one over a larger one without a word, so compare first.
         if k.shape != v.shape or (batch, heads, head_dim) != (*self._keys.shape[:2], self._keys.shape[3]):
             raise ValueError(f"keys {list(k.shape)} and values {list(v.shape)} for a cache {list(self._keys.shape)}")
         end = self.length + n
@@ -44,13 +53,24 @@ class KVCache:
         self._keys[:, :, self.length : end] = k
         self._values[:, :, self.length : end] = v
         self.length = end
-        return self._keys[:, :, :end], self._values[:, :, :end]
+        return self._keys[:, :, :end], self._values[:, :, :end]  # [batch, n_kv_heads, length, head_dim] each
+        # end
 
     def rewind(self, n: int) -> None:
-        """Forget the last n tokens; the next update overwrites them. Raises ValueError when there are fewer."""
+        """Forget the last n tokens; the next update overwrites them. Nothing is copied or cleared.
+
+        Raises ValueError when there are fewer than n, or n is negative, and then forgets nothing.
+        """
+        # exercise 9.8: check n, and take the cursor back
         if not 0 <= n <= self.length:
             raise ValueError(f"can't forget {n} of {self.length} tokens")
         self.length -= n
+        # end
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that is set aside, in bytes, whether it is in use or not."""
+        return self._keys.nbytes + self._values.nbytes
 
 
 def new_caches(

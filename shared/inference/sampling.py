@@ -2,10 +2,22 @@
 
 import hashlib
 import math
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from shared.inference.filters import apply_repetition_penalty as apply_repetition_penalty
+from shared.inference.filters import min_p_filter as min_p_filter
+from shared.inference.filters import probabilities as probabilities
+from shared.inference.filters import top_k_filter as top_k_filter
+from shared.inference.filters import top_p_filter as top_p_filter  # "as": to be had from here too
+
+WHOLE_NUMBERS = {"max_tokens": 1, "top_k": 0, "seed": None, "n": 1}  # and the least that each may be
+# The penalty's bounds keep logits from becoming infinite; nobody uses more than 2.
+NUMBERS = {"temperature": (0, math.inf), "top_p": (0, 1), "min_p": (0, 1), "repetition_penalty": (0.01, 100)}
 
 
 @dataclass(frozen=True)
@@ -13,8 +25,11 @@ class SamplingParams:
     """How one request's tokens are chosen, and when to stop.
 
     max_tokens: at most so many new tokens. temperature: 0 is greedy. top_k: only the k likeliest tokens, 0 is all.
-    top_p: only the smallest set of tokens with this much probability. seed: with the position, decides every draw.
-    stop: texts that end the answer and are not part of it. ignore_eos: go on after an end-of-sequence token.
+    top_p: only the smallest set of tokens with this much probability. min_p: only tokens this many times as likely as
+    the likeliest. repetition_penalty: above 1 makes tokens of the prompt and the answer less likely, 1 changes nothing.
+    seed: with the position, decides every draw. stop: texts that end the answer and are not part of it. ignore_eos: go
+    on after an end-of-sequence token. n: so many answers. logprobs: None, or log-probabilities of the token chosen and
+    of this many of the likeliest.
     Raises ValueError that names the field.
     """
 
@@ -22,82 +37,92 @@ class SamplingParams:
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
     seed: int = 0
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    n: int = 1
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("max_tokens", 1), ("top_k", 0), ("seed", None)):
+        for name, least in WHOLE_NUMBERS.items():
+            self._check_whole(name, least)
+        if self.logprobs is not None:
+            self._check_whole("logprobs", 0)
+        for name, (low, high) in NUMBERS.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
-                bound = "" if least is None else f" of at least {least}"
-                raise ValueError(f"{name} must be a whole number{bound}, not {value!r}")
-        for name, most in (("temperature", math.inf), ("top_p", 1)):
-            value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-            if not number or not 0 <= value <= most:
-                bound = "of at least 0" if most == math.inf else f"between 0 and {most}"
+            number = isinstance(value, int | float) and not isinstance(value, bool) and value <= sys.float_info.max
+            if not number or not low <= value <= high:
+                bound = f"of at least {low}" if high == math.inf else f"between {low} and {high}"
                 raise ValueError(f"{name} must be a finite number {bound}, not {value!r}")
         if not isinstance(self.stop, tuple) or not all(isinstance(text, str) and text for text in self.stop):
             raise ValueError(f"stop must be a tuple of texts, none of them empty, not {self.stop!r}")
 
+    def _check_whole(self, name: str, least: int | None) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
+            bound = "" if least is None else f" of at least {least}"
+            raise ValueError(f"{name} must be a whole number{bound}, not {value!r}")
 
-def sample(logits: Tensor, params: SamplingParams, position: int) -> int:
+
+def sample(logits: Tensor, params: SamplingParams, position: int, token_ids: Sequence[int] = ()) -> int:
     """Choose the token for `position`, counted from the start of the sequence.
 
-    logits: [vocab], any float dtype. The draw depends on (seed, position) alone: not on what else runs in the batch,
-    nor on whether the tokens before it were computed in one go or after a restart.
+    logits: [vocab], any float dtype. token_ids: the prompt and the answer so far, for the repetition penalty.
+    Greedy (temperature 0, or top_k 1) is the largest logit after the penalty. Otherwise the candidates, in the order of
+    their ids, share the stretch from 0 to 1 by their probabilities, and the token is the one whose part `uniform` of
+    (seed, position) falls into; a part begins with its left end. So the draw depends on (seed, position) alone: not on
+    what else runs in the batch, nor on whether the tokens before it were computed in one go or after a restart.
     Raises ValueError when the logits hold NaN or infinity (minus infinity is fine: a token that can't be chosen).
+
+    With probabilities 0.2, 0.5 and 0.3 a draw of 0.1 is token 0, of 0.2 token 1, of 0.69 token 1, of 0.7 token 2.
     """
-    best, likeliest = logits.max(dim=-1)
-    if not math.isfinite(best):
+    if not math.isfinite(logits.max()):
         raise ValueError(f"the model's logits for position {position} are not finite numbers")
+    # exercise 9.6: the penalty where there is one; greedy without a draw; else candidates(), their cumulative sum, and
+    #   the first whose sum is above uniform(params.seed, position), times the last sum: rounding may leave it below 1
+    if params.repetition_penalty != 1:
+        logits = apply_repetition_penalty(logits, token_ids, params.repetition_penalty)
     if params.temperature == 0 or params.top_k == 1:
-        return int(likeliest)
-    ids, probs = candidates(logits, params)
-    cumulative = probs.cumsum(dim=-1)  # [n_candidates]
+        return int(logits.argmax())
+    ids, probs = candidates(logits, params)  # [n], [n]
+    cumulative = probs.cumsum(dim=-1)
     draw = uniform(params.seed, position) * cumulative[-1]
     return int(ids[torch.searchsorted(cumulative, draw, right=True)])
+    # end
 
 
 def candidates(logits: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
-    """The tokens that may be drawn at a temperature above 0, and how likely each is: temperature, top-k, then top-p.
+    """The tokens that may be drawn and how likely each is: top-k, temperature, top-p and min-p, in this order.
 
-    logits: [vocab]. Returns ids [n], ascending, and probs [n], float64, which sum to 1 (some may be 0).
+    top-k only looks at the order, which no temperature changes; top-p and min-p look at the probabilities that the
+    temperature has made. logits: [vocab], after the penalty. Returns ids [n], ascending, and probs [n], float64, which
+    sum to 1 (some may be 0).
     """
-    logits = logits.double()
     ids = torch.arange(logits.shape[-1], device=logits.device)
     if 0 < params.top_k < len(ids):
-        ids = logits.topk(params.top_k).indices.sort().values
+        logits = top_k_filter(logits, params.top_k)
+        ids = (logits > -math.inf).nonzero().squeeze(-1)  # [k]: from here on k numbers instead of a vocabulary
         logits = logits[ids]
-    # Subtracting the largest first changes nothing, except that a tiny temperature can't overflow.
-    probs = ((logits - logits.max()) / params.temperature).softmax(dim=-1)
+    probs = probabilities(logits, params.temperature)
     if params.top_p < 1:
-        # Tokens rarer than this hold less than 1 - p together: the set is found without them, and sorting a few
-        # hundred tokens instead of a whole vocabulary keeps sampling as fast as greedy.
-        kept = (probs >= (1 - params.top_p) / len(ids)).nonzero().squeeze(-1)
-        ids, probs = ids[kept], top_p_filter(probs[kept], params.top_p)
+        likely = likely_enough(probs, params.top_p)  # sorting these takes much less than sorting a vocabulary
+        ids, probs = ids[likely], top_p_filter(probs[likely], params.top_p)
+    if params.min_p > 0:
+        probs = min_p_filter(probs, params.min_p)
     return ids, probs
 
 
-def top_p_filter(probs: Tensor, p: float) -> Tensor:
-    """Keep the smallest set of tokens with mass >= p, at least one, and rescale it to 1 (Holtzman et al. 2020, 3.1).
+def likely_enough(probs: Tensor, p: float) -> Tensor:
+    """Where the smallest set of mass p lies, and few others, found without sorting. probs: [n]. Returns [m], ascending.
 
-    probs: [..., vocab]; 0 <= p <= 1. Returns the same shape, 0 for what was dropped. Of equal tokens the first stays.
-
-    >>> top_p_filter(torch.tensor([0.5, 0.125, 0.25, 0.125]), p=0.7)
-    tensor([0.6667, 0.0000, 0.3333, 0.0000])
+    Tokens are counted into steps of equal size on a logarithmic scale; all below the step where the mass is enough go.
     """
-    if not 0 <= p <= 1:
-        raise ValueError(f"p must be between 0 and 1, not {p!r}")
-    if p == 1:
-        return probs / probs.sum(dim=-1, keepdim=True)
-    ordered, index = probs.sort(dim=-1, descending=True, stable=True)
-    dropped = ordered.cumsum(dim=-1) >= p  # [..., vocab]: the mass up to and with this token is enough
-    dropped = dropped.roll(1, dims=-1)  # so the tokens after it go, and it stays
-    dropped[..., 0] = False
-    kept = torch.zeros_like(probs).scatter(-1, index, ordered.masked_fill(dropped, 0.0))
-    return kept / kept.sum(dim=-1, keepdim=True)
+    ids = (probs >= (1 - p) / len(probs)).nonzero().squeeze(-1)  # all that are rarer hold less than 1 - p together
+    steps = (-4 * probs[ids].log2()).long()  # step 0 is just below 1, and four of them halve the probability
+    mass = torch.bincount(steps, weights=probs[ids]).cumsum(dim=-1)
+    return ids[steps <= torch.searchsorted(mass, p, right=True)]
 
 
 def uniform(seed: int, position: int) -> float:

@@ -1,26 +1,55 @@
 """The cached loop against the naive one, which computes the whole sequence for every token."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch import Tensor, nn
 
 from shared.inference import generate as loop
 from shared.inference.generate import generate
 from shared.inference.sampling import SamplingParams, sample
-from tests.inference.scripted import EOS, ScriptedModel
 from tests.tiny import TINY, tiny_model
 
 PROMPT = [5, 17, 80, 3, 3, 41, 9]
+EOS = 96
+
+
+class Scripted(nn.Module):
+    """Answers with `script`, and then EOS for ever."""
+
+    def __init__(self, script: list[int], context: int = 200) -> None:
+        super().__init__()
+        self.config = replace(TINY, max_position_embeddings=context)
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.script, self.steps = script, 0
+
+    def forward(self, ids: Tensor, caches: list, last_only: bool) -> Tensor:
+        nothing = torch.zeros(1, self.config.num_key_value_heads, ids.shape[1], self.config.head_dim)
+        for cache in caches:
+            cache.update(nothing, nothing)
+        logits = torch.zeros(1, 1, self.config.vocab_size)
+        logits[0, 0, self.script[self.steps] if self.steps < len(self.script) else EOS] = 100.0
+        self.steps += 1
+        return logits
 
 
 @torch.inference_mode()
 def naive(model, prompt, params):
     ids = list(prompt)
     for position in range(len(prompt), len(prompt) + params.max_tokens):
-        ids.append(sample(model(torch.tensor([ids]))[0, -1], params, position))
+        ids.append(sample(model(torch.tensor([ids]))[0, -1], params, position, ids))
     return ids[len(prompt) :]
 
 
-@pytest.mark.parametrize("params", [SamplingParams(max_tokens=40), SamplingParams(40, 1.0, 30, 0.95, seed=3)])
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(max_tokens=40),
+        SamplingParams(40, 1.0, 30, 0.95, seed=3),
+        SamplingParams(40, repetition_penalty=1.3),
+    ],
+)
 @pytest.mark.parametrize("chunk", [1, 3, 7, 256])
 def test_cached_equals_naive(monkeypatch, params, chunk):
     monkeypatch.setattr(loop, "PREFILL_CHUNK", chunk)  # a prompt shorter than a piece, a multiple of it, and neither
@@ -54,27 +83,28 @@ def test_resuming_gives_the_same_draws():
 
 
 def test_end_of_sequence():
-    model = ScriptedModel("ab")
-    assert list(generate(model, [1, 2], SamplingParams(max_tokens=9), {EOS})) == [97, 98, EOS]
-    assert list(generate(model, [1, 2], SamplingParams(max_tokens=2), {EOS})) == [97, 98]
+    model = Scripted([7, 8])
+    assert list(generate(model, [1, 2], SamplingParams(max_tokens=9), {EOS})) == [7, 8, EOS]
+    assert list(generate(Scripted([7, 8]), [1, 2], SamplingParams(max_tokens=2), {EOS})) == [7, 8]
     ignoring = SamplingParams(max_tokens=5, ignore_eos=True)
-    assert list(generate(model, [1, 2], ignoring, {EOS})) == [97, 98, EOS, EOS, EOS]
+    assert list(generate(Scripted([7, 8]), [1, 2], ignoring, {EOS})) == [7, 8, EOS, EOS, EOS]
 
 
 def test_the_context_ends_the_answer():
-    model = ScriptedModel([65] * 100, context=20)
+    model = Scripted([65] * 100, context=20)
     assert len(list(generate(model, [1] * 15, SamplingParams(max_tokens=50)))) == 5
     assert len(list(generate(model, [1] * 19, SamplingParams(max_tokens=50)))) == 1
 
 
 def test_prompts_that_cannot_be_served():
-    model = ScriptedModel("x", context=20)
-    bad = (([], "empty"), ([1] * 20, "context is 20"), ([0, 258], "outside 0 to 257"), ([-1], "outside"))
+    model = Scripted([1], context=20)
+    bad = (([], "empty"), ([1] * 20, "context is 20"), ([0, 97], "outside 0 to 96"), ([-1], "outside"))
     for prompt, message in bad:
         with pytest.raises(ValueError, match=message):
             next(generate(model, prompt, SamplingParams()))
-    with pytest.raises(ValueError, match="stop"):
-        next(generate(model, [1], SamplingParams(stop=("x",))))
+    for unheeded in (SamplingParams(stop=("x",)), SamplingParams(n=2), SamplingParams(logprobs=0)):
+        with pytest.raises(ValueError, match="stop texts, n and logprobs"):
+            next(generate(model, [1], unheeded))
     assert model.steps == 0
 
 

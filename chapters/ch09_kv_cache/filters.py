@@ -1,0 +1,90 @@
+# Yours to finish. Generated from shared/inference/filters.py (version da91f802b92c).
+"""What stands between logits and a draw: repetition penalty, temperature, and the filters top-k, top-p and min-p."""
+
+from chapters import Todo
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def probabilities(logits: Tensor, temperature: float) -> Tensor:
+    """softmax(logits / temperature): a low temperature sharpens the distribution, a high one flattens it.
+
+    logits: [..., vocab], any float dtype; minus infinity is a token that can't be chosen. temperature: 0 or more.
+    Returns the same shape in float64. Both ends are the limits: 0 gives everything to the largest logit (of equals the
+    first), math.inf the same to every token that can be chosen. Raises ValueError for any other temperature.
+
+    >>> probabilities(torch.tensor([0.6931472, 0.0]), temperature=0.5)  # e ** (ln(2) / 0.5) = 4, against 1
+    tensor([0.8000, 0.2000], dtype=torch.float64)
+    """
+    if not temperature >= 0:
+        raise ValueError(f"temperature must be 0 or more, not {temperature!r}")
+    # exercise 9.1: the two ends by themselves; in between, in float64, divide and take the softmax
+    #   subtracting the largest logit before dividing changes nothing, except that a tiny temperature can't overflow
+    raise Todo("9.1")
+    # end
+
+
+def top_k_filter(logits: Tensor, k: int) -> Tensor:
+    """Leave the k largest logits as they are; all others become minus infinity (Fan et al. 2018, section 5.4).
+
+    logits: [..., vocab], left as it was. Returns the same shape and dtype, with exactly k tokens that can be chosen, of
+    equals any; a k of 0, or of the whole vocabulary or more, leaves them all. Raises ValueError for a negative k.
+
+    >>> top_k_filter(torch.tensor([1.0, 4.0, 3.0, 2.0]), k=2)
+    tensor([-inf, 4., 3., -inf])
+    """
+    if k < 0:
+        raise ValueError(f"k must be 0 or more, not {k!r}")
+    # exercise 9.2: start from minus infinity everywhere, and put the k largest back in their places
+    raise Todo("9.2")
+    # end
+
+
+def top_p_filter(probs: Tensor, p: float) -> Tensor:
+    """Keep the smallest set of tokens with mass >= p, at least one, and rescale it to 1 (Holtzman et al. 2020, 3.1).
+
+    probs: [..., vocab], left as it was; 0 <= p <= 1. Returns the same shape, 0 for what was dropped. Of equal tokens
+    the first stays.
+
+    >>> top_p_filter(torch.tensor([0.5, 0.125, 0.25, 0.125]), p=0.7)
+    tensor([0.6667, 0.0000, 0.3333, 0.0000])
+    """
+    if not 0 <= p <= 1:
+        raise ValueError(f"p must be between 0 and 1, not {p!r}")
+    # exercise 9.3: sort, add up from the largest, drop what comes after the mass is enough, put back, rescale
+    #   the token that reaches p stays; p = 1 keeps everything, whatever rounding makes of the sum
+    raise Todo("9.3")
+    # end
+
+
+def min_p_filter(probs: Tensor, min_p: float) -> Tensor:
+    """Keep the tokens at least min_p times as likely as the likeliest, and rescale them to 1 (Nguyen et al. 2024, 3).
+
+    probs: [..., vocab], left as it was; 0 <= min_p <= 1. Returns the same shape, 0 for what was dropped.
+
+    >>> min_p_filter(torch.tensor([0.5, 0.125, 0.25, 0.125]), min_p=0.5)  # 0.25 is just enough
+    tensor([0.6667, 0.0000, 0.3333, 0.0000])
+    """
+    if not 0 <= min_p <= 1:
+        raise ValueError(f"min_p must be between 0 and 1, not {min_p!r}")
+    # exercise 9.4: compare each token with min_p times the row's largest, zero what is below, rescale
+    raise Todo("9.4")
+    # end
+
+
+def apply_repetition_penalty(logits: Tensor, token_ids: Sequence[int], penalty: float) -> Tensor:
+    """Make the tokens that have been there less likely, once each, however often they were (Keskar et al. 2019, 4.1).
+
+    logits: [vocab], left as it was; token_ids: the prompt and the answer so far. A penalty above 1 divides a positive
+    logit and multiplies one that isn't, so that both get smaller (the paper divides all; every library has mended
+    that); below 1 it favours what was there. Returns [vocab].
+
+    >>> apply_repetition_penalty(torch.tensor([2.0, -1.0, 3.0, 3.0]), [0, 1, 0, 2], penalty=2.0)
+    tensor([ 1.0000, -2.0000,  1.5000,  3.0000])
+    """
+    # exercise 9.5: the logits of the tokens that were there, divided or multiplied by sign, in a copy
+    raise Todo("9.5")
+    # end

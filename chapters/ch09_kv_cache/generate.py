@@ -1,0 +1,55 @@
+# Yours to finish. Generated from shared/inference/generate.py (version ae3dd8c56435).
+"""The loop: one request, one token at a time, each computed once and remembered."""
+
+from chapters import Todo
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import torch
+
+from shared.inference.kv_cache import new_caches
+from shared.inference.sampling import SamplingParams, sample
+from shared.model.transformer import Transformer
+
+# A long prompt is read in pieces: the attention scores of a piece are [heads, piece, prompt], and a request that has
+# been cancelled is noticed after each.
+PREFILL_CHUNK = 256
+
+
+def check_prompt(prompt_ids: Sequence[int], vocab_size: int, max_model_len: int) -> None:
+    """Raise ValueError when the prompt is empty, leaves no room for an answer, or holds an id the model hasn't got."""
+    if not prompt_ids:
+        raise ValueError("the prompt is empty: there is nothing to continue")
+    if len(prompt_ids) >= max_model_len:
+        raise ValueError(
+            f"the prompt has {len(prompt_ids)} tokens, and the model's context is {max_model_len} tokens "
+            "for the prompt and the answer together; shorten the prompt"
+        )
+    if min(prompt_ids) < 0 or max(prompt_ids) >= vocab_size:
+        raise ValueError(f"the prompt holds token ids outside 0 to {vocab_size - 1}")
+
+
+@torch.inference_mode()
+def generate(
+    model: Transformer,
+    prompt_ids: Sequence[int],
+    params: SamplingParams,
+    eos_ids: Collection[int] = frozenset(),
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Iterator[int]:
+    """Yield the answer's token ids, each as soon as it is chosen.
+
+    Ends after params.max_tokens, at the end of the model's context, or with a token of `eos_ids`, which is yielded too,
+    as the last (unless params.ignore_eos). `cancelled` is asked before each step; True ends the answer there.
+    Every token goes through the model once: the prompt in pieces of at most PREFILL_CHUNK, then each new token alone.
+    Raises ValueError, when the first token is asked for, for a prompt that doesn't fit (see check_prompt), and for
+    `stop`, `n` and `logprobs`, which need text or several answers: those are the engine's business.
+    """
+    if params.stop or params.n != 1 or params.logprobs is not None:
+        raise ValueError("generate yields the ids of one answer: stop texts, n and logprobs are the engine's business")
+    check_prompt(prompt_ids, model.config.vocab_size, model.config.max_position_embeddings)
+    total = min(len(prompt_ids) + params.max_tokens, model.config.max_position_embeddings)
+    # exercise 9.9: caches for `total` tokens; then, for each position: feed what is new, sample, yield, maybe stop
+    #   new is the whole prompt first, in pieces of PREFILL_CHUNK tokens, and then the last token alone; `cancelled` is
+    #   asked before each call; caches are of the weights' dtype and device; the last token of all is never fed
+    raise Todo("9.9")
+    # end

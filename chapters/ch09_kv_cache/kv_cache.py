@@ -1,0 +1,78 @@
+# Yours to finish. Generated from shared/inference/kv_cache.py (version 39a83f195b66).
+"""What attention remembers: the keys and values of every token so far, in memory set aside beforehand.
+
+A cache belongs to one request (or one fixed batch of them). The model keeps nothing: it gets the caches with each call.
+"""
+
+from chapters import Todo
+import torch
+from torch import Tensor
+
+from shared.model.config import ModelConfig
+
+
+class CacheFull(RuntimeError):
+    """More tokens than the cache was made for."""
+
+
+class KVCache:
+    """One layer's keys and values. `length` tokens are stored; `capacity` is the most that fit.
+
+    Memory is taken once, at the start. A cache that grew by concatenation would copy everything it holds for each new
+    token, and leave a hole of every size behind.
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        n_kv_heads: int,
+        head_dim: int,
+        capacity: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        shape = (batch, n_kv_heads, capacity, head_dim)
+        self._keys = torch.empty(shape, dtype=dtype, device=device)
+        self._values = torch.empty(shape, dtype=dtype, device=device)
+        self.capacity = capacity
+        self.length = 0
+
+    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store the keys and values of n new tokens, and return those of all tokens so far.
+
+        k, v: [batch, n_kv_heads, n, head_dim]. Returns two views [batch, n_kv_heads, length, head_dim] of the cache's
+        own memory: what is old is not copied, and what was never written can't be seen.
+        Raises CacheFull, with nothing stored, when n more tokens don't fit, and ValueError for any other shape.
+        """
+        # exercise 9.7: refuse other shapes, refuse what doesn't fit, store behind what is there, move on, return it all
+        #   assigning to a slice spreads a batch of one over a larger one without a word, so compare the shapes first
+        raise Todo("9.7")
+        # end
+
+    def rewind(self, n: int) -> None:
+        """Forget the last n tokens; the next update overwrites them. Nothing is copied or cleared.
+
+        Raises ValueError when there are fewer than n, or n is negative, and then forgets nothing.
+        """
+        # exercise 9.8: check n, and take the cursor back
+        raise Todo("9.8")
+        # end
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that is set aside, in bytes, whether it is in use or not."""
+        return self._keys.nbytes + self._values.nbytes
+
+
+def new_caches(
+    config: ModelConfig,
+    capacity: int,
+    batch: int = 1,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> list[KVCache]:
+    """One empty cache for each of the model's layers, each with room for `capacity` tokens of `batch` sequences."""
+    return [
+        KVCache(batch, config.num_key_value_heads, config.head_dim, capacity, dtype, device)
+        for _ in range(config.num_hidden_layers)
+    ]

@@ -1,0 +1,49 @@
+"""How much memory keys and values take, and how many requests that leaves room for."""
+
+from dataclasses import replace
+
+import torch
+
+from shared.model.config import ModelConfig
+from shared.model.counting import parameters
+
+
+def kv_bytes(config: ModelConfig, tokens: int, sequences: int = 1, dtype: torch.dtype = torch.float16) -> int:
+    """The bytes that the keys and values of so many sequences of so many tokens take, in all layers together.
+
+    By hand, for 3 layers, 2 key heads (shared by 6 query heads) of 8 numbers, float16: a token has a key and a value of
+    8 numbers in 2 heads of 3 layers: 96 numbers of 2 bytes. 192 bytes a token; 4 sequences of 10 tokens take 7,680.
+    """
+    # exercise 9.10: how many numbers a token leaves behind, how large each is (dtype.itemsize), how many tokens
+    numbers = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim  # a key and a value
+    return numbers * dtype.itemsize * tokens * sequences
+    # end
+
+
+def max_concurrent(total: int, model: int, overhead: int, kv_per_request: int, headroom: float = 0.2) -> int:
+    """How many requests fit into the memory at once, all sizes in bytes, at their longest.
+
+    total: of the device. `headroom`, a share of total, is left alone: for fragments, for other programs, for what
+    nobody thought of. model: its weights. overhead: activations, the runtime, whatever else is always there. Returns
+    whole requests, 0 when not even one fits. Raises ValueError unless kv_per_request is above 0 and headroom in [0, 1).
+
+    80 in all, a quarter left alone, 30 for the model and 5 besides: 80 - 20 - 30 - 5 = 25; of 10 each, 2 fit.
+    """
+    if kv_per_request <= 0:
+        raise ValueError(f"kv_per_request must be above 0 bytes, not {kv_per_request!r}")
+    if not 0 <= headroom < 1:
+        raise ValueError(f"headroom is a share of the memory, from 0 to below 1, not {headroom!r}")
+    # exercise 9.11: what is left of total, in whole requests; never fewer than none
+    left = total - total * headroom - model - overhead
+    return max(0, int(left // kv_per_request))
+    # end
+
+
+def weight_bytes(config: ModelConfig, dtype: torch.dtype = torch.float16) -> int:
+    """The bytes of the model's weights, from its config alone."""
+    return sum(parameters(config).values()) * dtype.itemsize
+
+
+def as_multi_head(config: ModelConfig) -> ModelConfig:
+    """The same model if every query head had keys and values of its own, as before grouped queries."""
+    return replace(config, num_key_value_heads=config.num_attention_heads)

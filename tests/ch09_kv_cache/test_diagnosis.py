@@ -1,0 +1,269 @@
+"""Exercises 9.12 and 9.13: judged by clear cases, by those that are easily confused, and by faulty code."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from chapters.ch09_kv_cache import diagnosis
+from chapters.judge import exercise, expect_equal
+from shared.inference import faulty
+from tests.ch09_kv_cache.words import crash_means
+from tests.tiny import tiny_model
+
+PROMPT = [5, 17, 80]
+BEST = [40, 41, 42, 43]
+
+
+def seen(cached=(0, 3, 4, 5), fed=None, positions=None, best=None, answer=None, truth=None) -> diagnosis.Observation:
+    """A healthy loop: the prompt of 3, then each token alone; its answer is what the model found best."""
+    best = BEST if best is None else best
+    fed = [PROMPT, *([token] for token in best[:-1])] if fed is None else fed
+    positions = (
+        [list(range(c, c + len(ids))) for c, ids in zip(cached, fed, strict=True)] if positions is None else positions
+    )
+    calls = [diagnosis.Call(*call) for call in zip(cached, fed, positions, best, strict=True)]
+    answer = best if answer is None else answer
+    return diagnosis.Observation(PROMPT, answer, calls, BEST if truth is None else truth)
+
+
+def expect_loop(got: diagnosis.Observation, want: str, because: str) -> None:
+    with crash_means(f"this one is {want!r}: {because}"):
+        found = diagnosis.diagnose_loop(got)
+    expect_equal(found, want, because=because)
+
+
+# 9.12 diagnose_loop
+
+
+@exercise("9.12")
+def test_healthy():
+    expect_loop(
+        seen(), "healthy", because="the prompt of 3, then each token alone, and the naive loop's answer: healthy"
+    )
+
+
+@exercise("9.12")
+def test_caches_that_were_full():
+    got = seen(cached=(6, 9, 10, 11), best=[7, 8, 9, 10], truth=BEST)
+    expect_loop(
+        got,
+        "caches outlive their request",
+        because="the first call found 6 tokens in the caches: somebody else's. (Then everything after it counts too "
+        "many, too, so this comes first)",
+    )
+
+
+@exercise("9.12")
+def test_forgotten():
+    got = seen(cached=(0, 0, 0, 0), best=[40, 1, 2, 3])
+    expect_loop(
+        got,
+        "earlier tokens are not in the caches",
+        because="the second call found nothing and was fed 1 token, when there were 3 + 1: call i should leave "
+        "len(prompt) + i",
+    )
+    got = seen(cached=(0, 3, 3, 3), best=[40, 41, 2, 3])
+    expect_loop(
+        got,
+        "earlier tokens are not in the caches",
+        because="the third call left 4 tokens in the caches, where 5 should be: look at every call, not at the second "
+        "alone",
+    )
+
+
+@exercise("9.12")
+def test_fed_again():
+    fed = [PROMPT, [*PROMPT, 40], [*PROMPT, 40, 1], [*PROMPT, 40, 1, 2]]
+    got = seen(cached=(0, 3, 7, 12), fed=fed, best=[40, 1, 2, 3])
+    expect_loop(
+        got,
+        "tokens fed again to a warm cache",
+        because="the second call found 3 tokens and was fed 4, so 7 are in the caches, when there are 4 in all",
+    )
+    got = seen(cached=(0, 3, 5, 7), fed=[PROMPT, [80, 40], [40, 41], [41, 42]])
+    expect_loop(
+        got,
+        "tokens fed again to a warm cache",
+        because="the last two tokens are fed each time, one of them for the second time. (That the answer happens to "
+        "be right doesn't make it healthy)",
+    )
+
+
+@exercise("9.12")
+def test_the_naive_loop_is_healthy():
+    fed = [[*PROMPT, *BEST[:i]] for i in range(4)]
+    expect_loop(
+        seen(cached=(0, 0, 0, 0), fed=fed),
+        "healthy",
+        because="no cache at all, and the whole sequence each time: slow, and right. It is cached + fed that counts, "
+        "not how many are fed",
+    )
+
+
+@exercise("9.12")
+def test_positions():
+    got = seen(positions=[[0, 1, 2], [0], [0], [0]], best=[40, 1, 2, 3])
+    expect_loop(
+        got,
+        "positions don't go on from the cache",
+        because="the second call's token stood at position 0, with 3 tokens in the caches: it belongs at 3",
+    )
+    got = seen(positions=[[1, 2, 3], [4], [5], [6]], best=[1, 2, 3, 4])
+    expect_loop(
+        got,
+        "positions don't go on from the cache",
+        because="the first token stood at position 1: positions are cached, cached + 1, ..., from 0 on in the first "
+        "call",
+    )
+    got = seen(positions=[[0, 1, 2], [3], [4], [4]], best=[40, 41, 42, 3])
+    expect_loop(
+        got, "positions don't go on from the cache", because="the last call's token stood at 4, and belongs at 5"
+    )
+
+
+@exercise("9.12")
+def test_lost():
+    for answer, what in (([43], "its last token alone"), ([], "nothing")):
+        expect_loop(
+            seen(answer=answer),
+            "the answer is lost",
+            because=f"four calls, each fed what it should be, and the answer is {what}. (An answer that is too short "
+            "isn't that of the best tokens either, nor the truth, so this comes before those)",
+        )
+
+
+@exercise("9.12")
+def test_not_greedy():
+    fed = [PROMPT, [40], [9], [42]]
+    expect_loop(
+        seen(fed=fed, answer=[40, 9, 42, 43]),
+        "not greedy at temperature 0",
+        because="the second call found 41 best, and the answer has 9 there",
+    )
+
+
+@exercise("9.12")
+def test_no_mask():
+    got = seen(best=[7, 8, 9, 10], truth=BEST)
+    expect_loop(
+        got,
+        "tokens see what comes after them",
+        because="every token was fed once, at its place, and the model's best was taken each time; yet the naive loop "
+        "has another answer. What is left is what the model let its tokens see",
+    )
+
+
+@exercise("9.12")
+def test_real_loops():
+    names = {
+        "right": "healthy",
+        "overwritten": "the answer is lost",
+        "fed_again": "tokens fed again to a warm cache",
+        "forgetful": "earlier tokens are not in the caches",
+        "shared_between_requests": "caches outlive their request",
+        "counted_from_zero": "positions don't go on from the cache",
+        "without_mask": "tokens see what comes after them",
+        "zero_taken_for_missing": "not greedy at temperature 0",
+    }
+    model = tiny_model()
+    for loop in faulty.LOOPS:
+        with crash_means(f"observe() watched the loop {loop.__name__!r} on a small model"):
+            got = diagnosis.diagnose_loop(diagnosis.observe(loop, model, [5, 17, 80, 3, 41, 9], 6))
+        expect_equal(got, names[loop.__name__], because=f"the loop {loop.__name__!r} in shared/inference/faulty.py")
+    faulty.shared_between_requests.__defaults__[0].clear()
+
+
+# 9.13 diagnose_sampler
+
+
+def distribution(logits: Tensor, temperature: float) -> Tensor:
+    logits = logits.double()
+    if temperature == 0:
+        return torch.nn.functional.one_hot(logits.argmax(), len(logits)).double()
+    return ((logits - logits.max()) / temperature).softmax(0)
+
+
+def nucleus(probs: Tensor, p: float) -> Tensor:
+    """The smallest set, by plain Python."""
+    kept, mass = [], 0.0
+    for i in sorted(range(len(probs)), key=lambda i: -float(probs[i])):
+        kept.append(i)
+        mass += float(probs[i])
+        if mass >= p:
+            break
+    out = torch.zeros_like(probs)
+    out[kept] = probs[kept]
+    return out / out.sum()
+
+
+def right(logits: Tensor, temperature: float, top_p: float) -> Tensor:
+    return nucleus(distribution(logits, temperature), top_p)
+
+
+def with_zero(at_zero):
+    """A sampler that is right but at temperature 0."""
+    return lambda x, t, p: at_zero(x) if t == 0 else right(x, t, p)
+
+
+def hidden(logits: Tensor, temperature: float, top_p: float) -> Tensor:
+    kept = nucleus(distribution(logits, 1.0), top_p) > 0
+    return distribution(logits.double().masked_fill(~kept, -math.inf), temperature)
+
+
+def naked(logits: Tensor, temperature: float, top_p: float, dtype=torch.float32) -> Tensor:
+    if temperature == 0:
+        return distribution(logits, 0.0)
+    weights = (logits.to(dtype) / temperature).exp()
+    return nucleus(weights / weights.sum(), top_p)
+
+
+CASES = [
+    ("healthy", "right in every respect", right),
+    ("healthy", "right, in float32", lambda x, t, p: right(x, t, p).float()),
+    ("temperature 0 is not the largest logit", "nan at 0", with_zero(lambda x: torch.full_like(x, math.nan))),
+    ("temperature 0 is not the largest logit", "0 taken for 1", with_zero(lambda x: distribution(x, 1.0))),
+    ("temperature 0 is not the largest logit", "uniform at 0", with_zero(lambda x: torch.ones_like(x) / len(x))),
+    ("temperature 0 is not the largest logit", "the smallest at 0", with_zero(lambda x: distribution(-x, 0.0))),
+    (
+        "a higher temperature is surer",
+        "multiplied by the temperature",
+        lambda x, t, p: nucleus(distribution(x, 1 / t if t else 0.0), p),
+    ),
+    ("a small temperature overflows", "exp of numbers in the thousands, in float32", naked),
+    (
+        "a high temperature is cut off",
+        "above 2 taken for 2",
+        lambda x, t, p: right(x, min(t, 2.0), p),
+    ),
+    ("top-p before the temperature", "tokens chosen at temperature 1, then the temperature", hidden),
+]
+
+
+@exercise("9.13")
+@pytest.mark.parametrize(("fault", "how", "sampler"), CASES, ids=[how for _, how, _ in CASES])
+def test_samplers(fault, how, sampler):
+    def asked(logits: Tensor, temperature: float, top_p: float) -> Tensor:
+        return sampler(torch.as_tensor(logits), temperature, top_p)
+
+    because = f"a sampler with this behaviour: {how}. Which question shows it, and only it?"
+    with crash_means(because):
+        got = diagnosis.diagnose_sampler(asked)
+    expect_equal(got, fault, because=because)
+
+
+@exercise("9.13")
+def test_faulty_samplers():
+    names = {
+        "right_sampler": "healthy",
+        "divides_by_zero": "temperature 0 is not the largest logit",
+        "multiplies": "a higher temperature is surer",
+        "exponential_first": "a small temperature overflows",
+        "cut_off": "a high temperature is cut off",
+        "filter_first": "top-p before the temperature",
+    }
+    for sampler in faulty.SAMPLERS:
+        got = diagnosis.diagnose_sampler(sampler)
+        name = sampler.__name__
+        expect_equal(got, names[name], because=f"the sampler {name!r} in shared/inference/faulty.py")
