@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/model/transformer.py (version 257ce21398f9).
+# Yours to finish. Generated from shared/model/transformer.py (version db0659b284d9).
 """The Llama family in plain torch: pure functions for the layers, and a model that strings them together.
 
 Tensors of heads have the layout [batch, heads, length, head_dim]. Nothing here keeps state between two calls: what a
@@ -102,7 +102,7 @@ class Cache(Protocol):
 class AttendingCache(Protocol):
     """A cache that also attends: its keys and values needn't lie in one piece, nor belong to one sequence."""
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor: ...  # q and result [1, heads, n, head_dim]
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor: ...  # [1, heads, n, head_dim], as q
 
 
 Caches = Sequence[Cache] | Sequence[AttendingCache]
@@ -248,7 +248,7 @@ class Transformer(nn.Module):
         Returns [batch, length, vocab], or [batch, 1, vocab] with `last_only`, or [batch, n, vocab] with rows: [n],
         indices into length. Both spare the head, the largest product of all, at positions nobody asked about.
         """
-        start = self._first_position(ids, caches if positions is None else None)
+        start = self._first_position(ids, caches) if positions is None else 0
         # exercise 5.8: embed, positions (from `start` on), tables and mask, the layers, the final norm, the head
         #   tables and mask are made once for all layers; layer i gets cache i, or None; the head is `self.lm_head`, or
         #   the embedding when that is None

@@ -11,7 +11,9 @@ from torch import Tensor
 from shared.model.config import RopeScaling
 
 
-def inverse_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None = None) -> Tensor:
+def inverse_frequencies(
+    head_dim: int, theta: float, scaling: RopeScaling | None = None, device: torch.device | str | None = None
+) -> Tensor:
     """How fast each pair of a head turns, in radians per position (Su et al. 2021, section 3.2.2).
 
     Returns [head_dim / 2], float64: 1 for the first pair, falling to nearly 1 / theta for the last. With `scaling`,
@@ -21,7 +23,7 @@ def inverse_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None
     >>> inverse_frequencies(4, theta=100.0)
     tensor([1.0000, 0.1000], dtype=torch.float64)
     """
-    speed = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim)  # [head_dim / 2]
+    speed = theta ** (-torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim)  # [head_dim / 2]
     if scaling is None:
         return speed
     turns = scaling.original_max_position_embeddings * speed / (2 * math.pi)

@@ -48,7 +48,7 @@ def rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """
     # exercise 5.1: divide by the root of the mean square (eps goes under the root), in float32 at least, then scale
     wide = x.to(torch.promote_types(x.dtype, torch.float32))  # bf16 keeps three digits of a sum; float64 stays float64
-    mean_square = wide.pow(2).mean(dim=-1, keepdim=True)  # [..., 1]
+    mean_square = (wide * wide).mean(dim=-1, keepdim=True)  # [..., 1]
     return (wide * torch.rsqrt(mean_square + eps)).to(x.dtype) * weight
     # end
 
@@ -259,7 +259,7 @@ class Transformer(nn.Module):
         Returns [batch, length, vocab], or [batch, 1, vocab] with `last_only`, or [batch, n, vocab] with rows: [n],
         indices into length. Both spare the head, the largest product of all, at positions nobody asked about.
         """
-        start = self._first_position(ids, caches if positions is None else None)
+        start = self._first_position(ids, caches) if positions is None else 0
         # exercise 5.8: embed, positions (from `start` on), tables and mask, the layers, the final norm, the head
         #   tables and mask are made once for all layers; layer i gets cache i, or None; the head is `self.lm_head`, or
         #   the embedding when that is None
@@ -269,7 +269,8 @@ class Transformer(nn.Module):
             positions = torch.arange(start, end, device=ids.device)
             mask = causal_mask(end - start, end, ids.device) if end - start > 1 else None  # one token may see them all
         x = self.model.embed_tokens(ids)  # [batch, length, dim]
-        speed = inverse_frequencies(self.config.head_dim, self.config.rope_theta, self.config.rope_scaling)
+        config = self.config
+        speed = inverse_frequencies(config.head_dim, config.rope_theta, config.rope_scaling, ids.device)
         cos, sin = rope_tables(positions, speed, x.dtype)  # [length, head_dim / 2]
         if positions.dim() == 2:
             cos, sin = cos[:, None], sin[:, None]  # [batch, 1, length, head_dim / 2]: the same for every head
