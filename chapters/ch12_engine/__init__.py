@@ -1,0 +1,1 @@
+"""Chapter 12: the scheduler of continuous batching, the sampler, and speculative decoding by look-up."""

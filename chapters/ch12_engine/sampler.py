@@ -1,0 +1,69 @@
+# Yours to finish. Generated from shared/inference/sampler.py (version faa420d3ff76).
+"""The next token of every sequence in a step: one row of logits each, its own parameters, its own draw."""
+
+from chapters import Todo
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shared.inference.outputs import TokenLogprobs
+from shared.inference.sampling import SamplingParams, sample
+from shared.inference.scheduler import Step
+from shared.inference.sequence import Sequence
+
+
+@dataclass(frozen=True)
+class Sampled:
+    token_id: int
+    logprobs: TokenLogprobs | None = None
+
+
+def rows_to_sample(step: Step) -> list[tuple[Sequence, int]]:
+    """Who gets a token of which row of the step's logits.
+
+    The model gives a row for each scheduled sequence that has nothing missing after the step, in their order. Siblings
+    that are about to start have the same prompt, so they are drawn from the same row.
+    """
+    rows, row = [], 0
+    for sequence, n in step.scheduled:
+        if n == sequence.num_missing:
+            rows += [(sequence, row), *((sibling, row) for sibling in sequence.siblings)]
+            row += 1
+    return rows
+
+
+def sample_rows(logits: Tensor, rows: list[tuple[Sequence, int]]) -> dict[Sequence, Sampled]:
+    """Draw a token for each sequence, with its log-probabilities (`logprobs_of`, of its row as it is).
+
+    logits: [n_rows, vocab], any float dtype; rows: (sequence, its row). What comes next is decided by the sequence's
+    own parameters, its own tokens, and the position the token will have in it; never by who else is in the batch.
+    Greedy ones without a penalty, the most, are chosen in one go. Raises ValueError when a row holds NaN or infinity.
+    """
+    if not rows:
+        return {}
+    if not bool(logits.amax(dim=-1).isfinite().all()):  # NaN counts as larger than everything
+        raise ValueError("the model's logits are not finite numbers")
+    greedy = most_likely(logits)
+    # exercise 12.9: greedy[row] at temperature 0 with a penalty of 1; else `sample`, with the row and all it asks for
+    raise Todo("12.9")
+    # end
+
+
+def most_likely(logits: Tensor) -> list[int]:
+    """The largest logit's token, for each row, with one wait for the device. logits: [n_rows, vocab]."""
+    if logits.device.type == "cpu" and logits.dtype in (torch.float32, torch.float64):
+        tokens: list[int] = logits.numpy().argmax(axis=-1).tolist()  # ten times as fast as torch's on a CPU
+        return tokens
+    return logits.argmax(dim=-1).tolist()
+
+
+def logprobs_of(logits: Tensor, token: int, params: SamplingParams) -> TokenLogprobs | None:
+    """What the model itself thought of a token; None where the request doesn't ask. logits: [vocab]."""
+    if params.logprobs is None:
+        return None
+    logprobs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)  # [vocab]
+    values, ids = logprobs.topk(min(params.logprobs, len(logprobs)))
+    top = [(id, value) for id, value in zip(ids.tolist(), values.tolist(), strict=True) if math.isfinite(value)]
+    return TokenLogprobs(token, float(logprobs[token]), top)

@@ -1,0 +1,290 @@
+"""The engine: requests in, steps, pieces of answers out. It waits for nobody and starts no thread."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+
+from shared.inference.attention import make_backend
+from shared.inference.block_manager import BlockManager
+from shared.inference.cuda_graphs import make_runner
+from shared.inference.detokenizer import Detokenizer, HasTokenBytes
+from shared.inference.generate import check_prompt
+from shared.inference.outputs import FinishReason, GenerationError, QueueFull, RequestOutput, joined
+from shared.inference.paged_kv_cache import KVPool, bytes_per_block
+from shared.inference.sampler import Sampled, rows_to_sample, sample_rows
+from shared.inference.sampling import SamplingParams
+from shared.inference.scheduler import Scheduler, Step
+from shared.inference.sequence import Sequence, SequenceStatus
+from shared.measure.progress import progress_bar
+
+logger = logging.getLogger(__name__)
+
+Results = dict[Sequence, Sampled | Exception]
+Outputs = list[tuple[str, RequestOutput | GenerationError]]
+
+DEFAULT_KV_BYTES = 2**30  # for keys and values on a CPU; on a GPU it's what is free
+
+
+class EngineTokenizer(HasTokenBytes, Protocol):
+    eos_ids: frozenset[int]
+    special_tokens: dict[str, int]
+
+
+class LLMEngine:
+    """Continuous batching over one model.
+
+    model: anything with `.config` and Transformer's forward. tokenizer: for text and stop texts; without one answers
+    are tokens alone. max_model_len: the most tokens of prompt and answer together; when not given, the model's context
+    or what the pool holds. num_blocks or kv_bytes: the pool's size. attention: a backend's name. version: names the
+    model for the prefix cache. eos_ids: end tokens, when they aren't the tokenizer's.
+    Methods may be called from any thread; step from one at a time.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: EngineTokenizer | None = None,
+        *,
+        max_num_seqs: int = 64,
+        max_num_batched_tokens: int = 256,
+        max_model_len: int | None = None,
+        block_size: int = 16,
+        num_blocks: int | None = None,
+        kv_bytes: int | None = None,
+        attention: str = "auto",
+        prefix_caching: bool = True,
+        max_waiting: int = 1024,
+        ageing_s: float = 10.0,
+        version: str = "",
+        eos_ids: Iterable[int] = frozenset(),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        config, context = model.config, model.config.max_position_embeddings
+        if max_model_len is not None and not 2 <= max_model_len <= context:
+            raise ValueError(f"max_model_len must be from 2 to the model's context of {context}, not {max_model_len}")
+        if num_blocks is not None and kv_bytes is not None:
+            raise ValueError("num_blocks and kv_bytes both say how large the pool is; give one of them")
+        weight = next((w for w in model.parameters() if w.is_floating_point()), torch.empty(0))
+        dtype, device = weight.dtype, weight.device
+        if num_blocks is None:
+            most = max_num_seqs * -(-(max_model_len or context) // block_size)  # more could never be used at once
+            room = free_bytes(device) if kv_bytes is None else kv_bytes
+            each = bytes_per_block(config, block_size, dtype)
+            if room < each:
+                raise ValueError(f"kv_bytes: {room} bytes hold no block of {block_size} tokens, which takes {each}")
+            num_blocks = min(most, room // each)
+        self.model, self.tokenizer, self.clock = model, tokenizer, clock
+        self.max_model_len = max_model_len or min(context, num_blocks * block_size)
+        self.eos_ids = frozenset(eos_ids) or (tokenizer.eos_ids if tokenizer else frozenset())
+        self._silent = self.eos_ids | (set(tokenizer.special_tokens.values()) if tokenizer else set())
+        self.blocks = BlockManager(num_blocks, block_size, version, prefix_caching)
+        self.pool = KVPool(config, num_blocks, block_size, dtype, device)
+        backend = make_backend(attention, config, block_size, dtype, device)
+        self.runner = make_runner(model, self.pool, backend, self.max_model_len)
+        self.scheduler = Scheduler(
+            self.blocks, max_num_seqs, max_num_batched_tokens, self.max_model_len, max_waiting, ageing_s
+        )
+        self._requests: dict[str, list[Sequence]] = {}  # the unfinished ones, and all their answers
+        self._lock = threading.RLock()
+        self._in_flight = False  # the model computes: nothing may be taken from what it was given
+        self._aborted: list[str] = []  # while it did
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self._requests)
+
+    def check(self, prompt_ids: SequenceOf[int], params: SamplingParams) -> SamplingParams:
+        """The parameters as they can be honoured: max_tokens ends with the context. Raises ValueError, and says why,
+        for what can't be served now or ever."""
+        check_prompt(prompt_ids, self.model.config.vocab_size, self.max_model_len)
+        if params.stop and self.tokenizer is None:
+            raise ValueError("stop: this engine has no tokenizer and sees no text; stop texts need one")
+        params = replace(params, max_tokens=min(params.max_tokens, self.max_model_len - len(prompt_ids)))
+        self.scheduler.check_fits(len(prompt_ids), params.max_tokens, params.n)
+        return params
+
+    def add_request(
+        self, request_id: str, prompt_ids: SequenceOf[int], params: SamplingParams, priority: int = 0
+    ) -> None:
+        """Queue a request; its first tokens are computed in a later step. priority: lower is sooner.
+
+        The k-th of params.n answers draws with seed + k. Raises ValueError for a prompt that can't be served or an id
+        in use, and QueueFull.
+        """
+        params = self.check(prompt_ids, params)
+        prompt, now = list(prompt_ids), self.clock()
+        answers = [
+            Sequence(request_id, list(prompt), replace(params, seed=params.seed + k), k, now, priority)
+            for k in range(params.n)
+        ]
+        if self.tokenizer is not None:
+            for answer in answers:
+                answer.detokenizer = Detokenizer(self.tokenizer, params.stop)
+        answers[0].siblings = answers[1:]
+        with self._lock:
+            if request_id in self._requests:
+                raise ValueError(f"request id {request_id!r} is in use")
+            self.scheduler.add(answers[0])
+            self._requests[request_id] = answers
+
+    def abort(self, request_id: str) -> None:
+        """End a request; nothing more is heard of it. If a step is under way, after that. Unknown ids are ignored."""
+        with self._lock:
+            if self._in_flight:
+                self._aborted.append(request_id)
+            else:
+                self._end(request_id)
+
+    @torch.inference_mode()
+    def step(self) -> Outputs:
+        """Compute one step. Returns what is new: (request id, output), or a GenerationError for a request that failed,
+        which is the last that is heard of it. Empty when there was nothing to do, or only pieces of prompts."""
+        with self._lock:
+            if self._in_flight:
+                raise RuntimeError("a step is under way already: the engine takes one at a time")
+            step = self.scheduler.schedule()
+            if not step.scheduled:
+                return []
+            self._in_flight = True
+        try:
+            results = self._compute(step)
+        except BaseException:  # Ctrl-C: nobody knows what has been written, so those who were at it can't go on
+            self._aborted += [sequence.request_id for sequence, _ in step.scheduled]
+            raise
+        finally:
+            with self._lock:
+                self._in_flight = False
+                for request_id in self._aborted:
+                    self._end(request_id)
+                self._aborted.clear()
+        with self._lock:
+            return self._apply(step, results)
+
+    def _compute(self, step: Step) -> Results:
+        """Run the model and draw tokens. If that fails, each sequence by itself, so that only those fail that must.
+
+        A step can be computed again: it writes the same numbers into the same slots.
+        """
+        try:
+            return dict(sample_rows(self.runner.run(step), rows_to_sample(step)))
+        except Exception as error:
+            if len(step.scheduled) == 1:
+                return {step.scheduled[0][0]: error}
+        self.pool.copy_blocks(step.copies)
+        results: Results = {}
+        for sequence, n in step.scheduled:
+            self._scrub(sequence, sequence.num_computed_tokens)
+            results |= self._compute(Step([(sequence, n)]))
+        return results
+
+    def _scrub(self, sequence: Sequence, n_sound: int) -> None:
+        """Zero all but its first n_sound tokens in the pool: what is behind a sequence's end is masked, but 0 times a
+        NaN that somebody left there is NaN."""
+        first, offset = divmod(n_sound, self.blocks.block_size)
+        for pool in (self.pool.keys, self.pool.values):  # [layers, num_blocks, kv_heads, block_size, head_dim]
+            pool[:, sequence.block_table[first : first + 1], :, offset:] = 0
+            pool[:, sequence.block_table[first + 1 :]] = 0
+
+    def _apply(self, step: Step, results: Results) -> Outputs:
+        """Enter the results, and make outputs of them. Failures come first: nothing of theirs may be published."""
+        outputs: Outputs = []
+        for sequence, result in results.items():
+            if isinstance(result, Exception) and sequence.request_id in self._requests:
+                outputs.append(self._fail(sequence.request_id, result))
+        sampled = {sequence: result for sequence, result in results.items() if not isinstance(result, Exception)}
+        self.scheduler.update(step, {sequence: result.token_id for sequence, result in sampled.items()})
+        for sequence, result in sampled.items():
+            if sequence.status is SequenceStatus.RUNNING:  # siblings without a place wait, others have been aborted
+                try:
+                    outputs.append((sequence.request_id, self._output(sequence, result)))
+                except Exception as error:  # a tokenizer that doesn't know the token
+                    outputs.append(self._fail(sequence.request_id, error))
+        return outputs
+
+    def _fail(self, request_id: str, error: Exception) -> tuple[str, GenerationError]:
+        """End a request with all its answers, and say why; leave nothing of what it computed in the pool."""
+        logger.error("request %s failed", request_id, exc_info=error)
+        for answer in self._requests[request_id]:
+            self._scrub(answer, len(answer.block_names) * self.blocks.block_size)
+        self._end(request_id)
+        return request_id, GenerationError(": ".join(filter(None, (type(error).__name__, str(error)))))
+
+    def _output(self, sequence: Sequence, sampled: Sampled) -> RequestOutput:
+        """The new token as the caller sees it; ends the answer when it was the last."""
+        token, params, text, stopped = sampled.token_id, sequence.params, "", False
+        ended = token in self.eos_ids and not params.ignore_eos
+        if sequence.detokenizer is not None:
+            text = "" if token in self._silent else sequence.detokenizer.add(token)
+            stopped = sequence.detokenizer.stopped
+        reason: FinishReason | None = None
+        if ended or stopped or sequence.num_output_tokens == params.max_tokens:
+            reason = "stop" if ended or stopped else "length"
+            text += sequence.detokenizer.flush(cut=not ended) if sequence.detokenizer else ""
+            self.scheduler.finish(sequence)
+            self._requests[sequence.request_id].remove(sequence)
+            if not self._requests[sequence.request_id]:
+                del self._requests[sequence.request_id]
+        logprobs = None if sampled.logprobs is None else [sampled.logprobs]
+        return RequestOutput(text, [token], reason, sequence.index, logprobs)
+
+    def _end(self, request_id: str) -> None:
+        for sequence in self._requests.pop(request_id, []):
+            self.scheduler.finish(sequence, SequenceStatus.ABORTED)
+
+    def generate(
+        self,
+        prompts: SequenceOf[SequenceOf[int]],
+        params: SamplingParams | SequenceOf[SamplingParams],
+        progress: bool = False,
+    ) -> list[RequestOutput]:
+        """Answer all prompts, and return the answers in their order, each in one piece; with n > 1, n for each prompt.
+
+        params: for all, or one for each. Raises what add_request raises, before anything is computed, and
+        GenerationError, with the prompt's number, when one fails.
+        """
+        each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
+        if len(each) != len(prompts):
+            raise ValueError(
+                f"{len(each)} params for {len(prompts)} prompts; there must be one for each, or one for all"
+            )
+        if self.has_unfinished:
+            raise RuntimeError("the engine has other requests, whose outputs would be lost; finish or abort them first")
+        each = [self.check(prompt, one) for prompt, one in zip(prompts, each, strict=True)]
+        pieces: list[list[list[RequestOutput]]] = [[[] for _ in range(one.n)] for one in each]
+        todo = 0
+        try:
+            with progress_bar("tokens", sum(one.max_tokens * one.n for one in each), progress) as tick:
+                while todo < len(prompts) or self.has_unfinished:
+                    while todo < len(prompts) and self._added(str(todo), prompts[todo], each[todo]):
+                        todo += 1
+                    for request_id, output in self.step():
+                        if isinstance(output, GenerationError):
+                            output.add_note(f"while answering prompts[{request_id}]")
+                            raise output
+                        pieces[int(request_id)][output.index].append(output)
+                        tick()
+        finally:
+            for request_id in list(self._requests):
+                self.abort(request_id)
+        return [joined(answer) for answers in pieces for answer in answers]
+
+    def _added(self, request_id: str, prompt_ids: SequenceOf[int], params: SamplingParams) -> bool:
+        try:
+            self.add_request(request_id, prompt_ids, params)
+        except QueueFull:
+            return False
+        return True
+
+
+def free_bytes(device: torch.device) -> int:
+    """How much memory may be set aside for keys and values."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(0.9 * free)
+    return DEFAULT_KV_BYTES

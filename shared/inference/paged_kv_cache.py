@@ -1,0 +1,84 @@
+"""Memory for the keys and values of all sequences: one pool per layer, cut into blocks of a few tokens each.
+
+A sequence's tokens lie wherever its block table says. A slot is the place of one token: `block * block_size + offset`.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from shared.inference.kv_budget import kv_bytes
+from shared.model.config import ModelConfig
+
+
+def bytes_per_block(config: ModelConfig, block_size: int, dtype: torch.dtype = torch.float32) -> int:
+    """What one block takes: keys and values, every layer, every key/value head, block_size tokens.
+
+    SmolLM2-135M, 16 tokens, float32: 2 * 30 layers * 3 heads * 64 * 16 tokens * 4 bytes = 737,280.
+    """
+    return kv_bytes(config, block_size, dtype=dtype)
+
+
+def slot_mapping(block_table: Sequence[int], start: int, n: int, block_size: int) -> list[int]:
+    """The slots of the tokens start to start + n - 1 of a sequence.
+
+    >>> slot_mapping([7, 2, 5], start=3, n=4, block_size=4)  # token 3 ends block 7; tokens 4 to 6 are in block 2
+    [31, 8, 9, 10]
+    """
+    # exercise 10.9: which block of the table holds token p, and where in that block?
+    return [block_table[p // block_size] * block_size + p % block_size for p in range(start, start + n)]
+    # end
+
+
+class KVPool:
+    """keys, values: [layers, num_blocks, kv_heads, block_size, head_dim], set aside once and never moved.
+
+    Heads come before tokens, so that what one head needs of a block lies in one piece.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if num_blocks < 1 or block_size < 1:
+            raise ValueError(f"num_blocks and block_size must be at least 1, not {num_blocks} and {block_size}")
+        shape = (config.num_hidden_layers, num_blocks, config.num_key_value_heads, block_size, config.head_dim)
+        # Zeros, not empty: what lies behind a sequence's end is masked, but 0 times a stray NaN would still be NaN.
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
+
+    @property
+    def num_layers(self) -> int:
+        return self.keys.shape[0]
+
+    @property
+    def num_blocks(self) -> int:
+        return self.keys.shape[1]
+
+    @property
+    def block_size(self) -> int:
+        return self.keys.shape[3]
+
+    @property
+    def nbytes(self) -> int:
+        return self.keys.nbytes + self.values.nbytes
+
+    def store(self, layer: int, blocks: Tensor, offsets: Tensor, k: Tensor, v: Tensor) -> None:
+        """Write one layer's keys and values of the tokens of a step, each into its slot.
+
+        blocks, offsets: [tokens], slot // block_size and slot % block_size; k, v: [kv_heads, tokens, head_dim].
+        """
+        self.keys[layer][blocks, :, offsets] = k.transpose(0, 1).to(self.keys.dtype)  # [tokens, kv_heads, head_dim]
+        self.values[layer][blocks, :, offsets] = v.transpose(0, 1).to(self.values.dtype)
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks, of every layer. pairs: (source, target), as `BlockManager.writable` gave them."""
+        if pairs:
+            sources, targets = (list(blocks) for blocks in zip(*pairs, strict=True))
+            self.keys[:, targets] = self.keys[:, sources]
+            self.values[:, targets] = self.values[:, sources]

@@ -1,0 +1,340 @@
+"""Every backend against attention over keys and values in one piece, and whole models against the uncached one."""
+
+import random
+import sys
+from collections.abc import Sequence
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from shared.inference import attention, attention_fused
+from shared.inference.attention import BackendUnavailable, Chunk, make_backend
+from shared.inference.attention_gather import GROUP_ROWS, in_groups, pool_rows
+from shared.inference.attention_varlen import VarlenStep
+from shared.inference.paged_kv_cache import KVPool
+from tests.tiny import TINY, tiny_model
+
+HEADS, KV_HEADS, DIM = TINY.num_attention_heads, TINY.num_key_value_heads, TINY.head_dim
+
+
+def backend(name: str, block_size: int, dtype=torch.float64):
+    """The backend; `fused` with its formula as it stands, for compiling it takes longer than all these tests."""
+    if name != "fused":
+        return make_backend(name, TINY, block_size, dtype)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "compile", lambda function, **settings: function)
+        return make_backend(name, TINY, block_size, dtype)
+
+
+def random_chunks(seed: int, block_size: int, num_blocks: int) -> list[Chunk]:
+    """Decodes and chunks together, with lengths at blocks' edges, and beginnings that several share."""
+    rng = random.Random(seed)
+    free = rng.sample(range(num_blocks), num_blocks)
+    chunks = []
+    shared = [free.pop() for _ in range(2)]
+    for _ in range(rng.randint(1, 8)):
+        n = rng.choice([1, 1, 1, 2, block_size, block_size + 1, 7])
+        start = rng.choice([0, 1, block_size - 1, block_size, 2 * block_size, rng.randint(0, 3 * block_size)])
+        table = list(shared) if start >= 2 * block_size and rng.random() < 0.5 else []
+        while len(table) * block_size < start + n + rng.choice([0, 0, block_size]):  # perhaps one more than is needed
+            table.append(free.pop())
+        chunks.append(Chunk(start, n, table))
+    return chunks
+
+
+def want(pool: KVPool, layer: int, chunks: Sequence[Chunk], q: torch.Tensor, scale: float) -> torch.Tensor:
+    """torch's SDPA, a sequence at a time, over keys and values that are put together token by token."""
+    out, row = torch.zeros_like(q), 0
+    for chunk in chunks:
+        size = pool.block_size
+        k, v = (
+            torch.stack([kv[layer, chunk.block_table[p // size], :, p % size] for p in range(chunk.start + chunk.n)], 1)
+            for kv in (pool.keys, pool.values)
+        )
+        mask = torch.ones(chunk.n, chunk.start + chunk.n, dtype=torch.bool).tril(chunk.start)
+        rows = slice(row, row + chunk.n)
+        repeated = (x.repeat_interleave(HEADS // KV_HEADS, 0) for x in (k, v))
+        out[0, :, rows] = F.scaled_dot_product_attention(q[0, :, rows], *repeated, attn_mask=mask, scale=scale)
+        row += chunk.n
+    return out
+
+
+@pytest.mark.parametrize("name", ["reference", "gather", "fused"])
+def test_against_attention_in_one_piece(name):
+    for seed in range(12):
+        block_size = (1, 2, 4, 16)[seed % 4]
+        pool = KVPool(TINY, 64, block_size, torch.float64)
+        pool.keys.normal_(generator=torch.Generator().manual_seed(seed))
+        pool.values.normal_(generator=torch.Generator().manual_seed(seed + 1))
+        chunks = random_chunks(seed, block_size, 64)
+        step = backend(name, block_size).begin(pool, chunks)
+        tokens = sum(chunk.n for chunk in chunks)
+        q = torch.randn(1, tokens, HEADS, DIM, dtype=torch.float64).transpose(1, 2)
+        k, v = (torch.randn(1, tokens, KV_HEADS, DIM, dtype=torch.float64).transpose(1, 2) for _ in range(2))
+        got = step.layers[1].attend(q, k, v, 0.3)
+        assert got.shape == q.shape
+        assert torch.allclose(got, want(pool, 1, chunks, q, 0.3), rtol=1e-9, atol=1e-12)
+        positions = [p for chunk in chunks for p in range(chunk.start, chunk.start + chunk.n)]
+        assert step.positions.tolist() == positions
+        for row, (block, offset) in enumerate(
+            (chunk.block_table[p // block_size], p % block_size)
+            for chunk in chunks
+            for p in range(chunk.start, chunk.start + chunk.n)
+        ):  # what was given is in its slot
+            assert torch.equal(pool.keys[1, block, :, offset], k[0, :, row])
+            assert torch.equal(pool.values[1, block, :, offset], v[0, :, row])
+
+
+@pytest.mark.parametrize("name", ["reference", "gather", "fused"])
+def test_a_model_that_runs_in_steps(name):
+    """Sequences that start, wait and go on in any order give the logits of a model without any cache."""
+    model, rng = tiny_model(), random.Random(3)
+    pool = KVPool(TINY, 60, 4, torch.float64)
+    paged = backend(name, 4)
+    free = rng.sample(range(60), 60)
+    sequences = [
+        {"ids": [rng.randrange(97) for _ in range(rng.choice([1, 4, 8, 19]))], "table": [], "done": 0} for _ in "abcdef"
+    ]
+    plain = [model(torch.tensor([s["ids"]]))[0] for s in sequences]
+    while any(s["done"] < len(s["ids"]) for s in sequences):
+        turns = [s for s in sequences if s["done"] < len(s["ids"]) and rng.random() < 0.8]
+        chunks = []
+        for s in turns:
+            n = min(len(s["ids"]) - s["done"], rng.choice([1, 1, 3, 9]))
+            while len(s["table"]) * 4 < s["done"] + n:
+                s["table"].append(free.pop())
+            chunks.append(Chunk(s["done"], n, list(s["table"])))
+        if not turns:
+            continue
+        ids = [i for s, c in zip(turns, chunks, strict=True) for i in s["ids"][c.start : c.end]]
+        step = paged.begin(pool, chunks)
+        logits = model(torch.tensor([ids]), caches=step.layers, positions=step.positions)[0].split(
+            [c.n for c in chunks]
+        )
+        for s, c, got in zip(turns, chunks, logits, strict=True):
+            assert torch.allclose(got, plain[sequences.index(s)][c.start : c.end], rtol=1e-9, atol=1e-11)
+            s["done"] = c.end
+
+
+def test_answers_that_share_a_prompt():
+    """Two tables with the same first blocks, written from there on apart."""
+    model, pool = tiny_model(), KVPool(TINY, 10, 4, torch.float64)
+    prompt, paged = list(range(8)), backend("gather", 4)
+    step = paged.begin(pool, [Chunk(0, 8, [5, 2])])
+    model(torch.tensor([prompt]), caches=step.layers, positions=step.positions)
+    tables = [[5, 2, 7], [5, 2, 1]]
+    step = paged.begin(pool, [Chunk(8, 1, tables[0]), Chunk(8, 1, tables[1])])
+    got = model(torch.tensor([[11, 50]]), caches=step.layers, positions=step.positions)[0]
+    for row, token in enumerate((11, 50)):
+        assert torch.allclose(got[row], model(torch.tensor([[*prompt, token]]))[0, -1], rtol=1e-9)
+
+
+def test_stale_numbers_behind_the_end_change_nothing():
+    for name in ("reference", "gather", "fused"):
+        pool = KVPool(TINY, 6, 4, torch.float64)
+        pool.keys.normal_()
+        pool.values.normal_()
+        chunks = [Chunk(5, 1, [3, 1]), Chunk(2, 1, [4]), Chunk(0, 3, [0])]
+        q = torch.randn(1, HEADS, 5, DIM, dtype=torch.float64)
+        k, v = torch.randn(2, 1, KV_HEADS, 5, DIM, dtype=torch.float64)
+        first = backend(name, 4).begin(pool, chunks).layers[0].attend(q, k, v, 0.3)
+        for kv in (pool.keys, pool.values):
+            kv[:, 1, :, 2:] = 1e6
+            kv[:, [4, 0], :, 3:] = -1e6
+            kv[:, [2, 5]] = 1e6
+        assert torch.allclose(backend(name, 4).begin(pool, chunks).layers[0].attend(q, k, v, 0.3), first, atol=1e-12)
+
+
+def test_a_pool_of_bfloat16():
+    pool = KVPool(TINY, 8, 4, torch.bfloat16)
+    pool.keys.normal_()
+    pool.values.normal_()
+    chunks = [Chunk(6, 1, [3, 1]), Chunk(0, 3, [4])]
+    q = torch.randn(1, HEADS, 4, DIM)
+    k, v = torch.randn(2, 1, KV_HEADS, 4, DIM)
+    got = make_backend("gather", TINY, 4, torch.bfloat16).begin(pool, chunks).layers[0].attend(q, k, v, 0.3)
+    reference = make_backend("reference", TINY, 4, torch.bfloat16).begin(pool, chunks).layers[0].attend(q, k, v, 0.3)
+    assert got.dtype == torch.float32
+    assert torch.allclose(got, reference, atol=0.05)
+
+
+def test_a_steady_step_allocates_nothing_large():
+    """The room for gathered rows is made once; after that a layer takes only what is as small as its queries."""
+    pool = KVPool(TINY, 600, 16)
+    paged = make_backend("gather", TINY, 16, torch.float32)
+    chunks = [Chunk(299 + i, 1, [(20 * i + j) % 600 for j in range(20)]) for i in range(16)]
+    q, k, v = torch.randn(1, HEADS, 16, DIM), torch.randn(1, KV_HEADS, 16, DIM), torch.randn(1, KV_HEADS, 16, DIM)
+    first = paged.begin(pool, chunks)
+    first.layers[0].attend(q, k, v, 0.3)
+    step = paged.begin(pool, chunks)
+    with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        for layer in step.layers:
+            layer.attend(q, k, v, 0.3)
+    gathered = max(len(group.rows) for group in step.groups) * 16 * DIM * 4
+    largest = max(event.cpu_memory_usage for event in profile.events())
+    assert gathered > 5 * largest > 0, (gathered, largest)
+
+
+def test_rows_of_the_pool():
+    pool = torch.arange(4 * 3 * 2 * 5).view(4, 3, 2, 5)  # [num_blocks, kv_heads, block_size, head_dim]
+    tables = torch.tensor([[3, 0], [1, 1]])
+    rows = pool.view(-1, 10)[pool_rows(tables, 3)].view(2, 3, 4, 5)  # [n, kv_heads, length, head_dim]
+    for i, table in enumerate(tables.tolist()):
+        for head in range(3):
+            assert torch.equal(rows[i, head], torch.cat([pool[block, head] for block in table]))
+
+
+def test_groups_hold_each_token_once_and_little_padding():
+    rng, pool = random.Random(0), KVPool(TINY, 2, 16)
+    chunks = [Chunk(rng.randint(0, 3000), rng.choice([1, 1, 1, 5]), [0]) for _ in range(60)]
+    starts = [sum(c.n for c in chunks[:i]) for i in range(60)]
+    seen = []
+    for group in in_groups(chunks, pool):
+        assert len({c.n for _, c in group}) == 1
+        assert group[0][1].n == 1 or len(group) == 1
+        blocks = max(-(-c.end // 16) for _, c in group)
+        assert len(group) == 1 or len(group) * blocks * KV_HEADS <= GROUP_ROWS
+        assert all(chunks[starts.index(first)] is c for first, c in group)
+        seen += [first for first, _ in group]
+    assert sorted(seen) == starts
+    singles = [c.end for group in in_groups(chunks, pool) for _, c in group if c.n == 1]
+    assert singles == sorted(singles, reverse=True)
+
+
+# make_backend
+
+
+def test_auto_takes_the_first_that_runs(monkeypatch, caplog):
+    monkeypatch.setitem(attention.AUTO, "cpu", ("varlen", "gather"))
+    with caplog.at_level("INFO", logger="shared.inference.attention"):
+        assert make_backend("auto", TINY, 4, torch.float32).name == "gather"
+    assert "varlen can't run here" in caplog.text
+    assert "attention: gather" in caplog.text
+    assert make_backend("auto", TINY, 4, torch.float32, torch.device("meta")).name == "gather"
+
+
+def test_an_unknown_name_says_which_there_are():
+    with pytest.raises(ValueError, match="'flash'; there are reference, gather, "):
+        make_backend("flash", TINY, 4, torch.float32)
+
+
+def test_what_cannot_run_says_why(monkeypatch):
+    with pytest.raises(BackendUnavailable, match="needs a CUDA device"):
+        make_backend("varlen", TINY, 4, torch.bfloat16, "cpu")
+
+    def no_compiler(function, **settings):
+        def fail(*tensors):
+            raise RuntimeError("no C++ compiler found\nand much more")
+
+        return fail
+
+    monkeypatch.setattr(torch, "compile", no_compiler)
+    with pytest.raises(BackendUnavailable, match="torch.compile failed: no C\\+\\+ compiler found$"):
+        make_backend("fused", TINY, 4, torch.float32)
+
+
+def test_backends_are_imported_only_when_asked_for():
+    assert all(len(entry) == 2 for entry in attention.BACKENDS.values())
+    name = "shared.inference.attention_varlen"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(sys.modules, name, raising=False)
+        make_backend("gather", TINY, 4, torch.float32)
+        assert name not in sys.modules
+
+
+def test_a_step_needs_tokens():
+    pool, paged = KVPool(TINY, 2, 4), backend("gather", 4)
+    for chunks in ([], [Chunk(0, 0, [0])]):
+        with pytest.raises(ValueError, match="at least one token"):
+            paged.begin(pool, chunks)
+
+
+def test_single_sequences_are_not_compiled_anew(monkeypatch):
+    """A size of 1 would be a new program to the compiler; those go the other way, and give the same numbers."""
+    calls = []
+
+    def counting(function, **settings):
+        return lambda *tensors: calls.append(tensors[0].shape[0]) or function(*tensors)
+
+    monkeypatch.setattr(attention_fused.torch, "compile", counting)
+    paged, pool = make_backend("fused", TINY, 4, torch.float64), KVPool(TINY, 9, 4, torch.float64)
+    calls.clear()
+    for chunks, compiled in (
+        ([Chunk(5, 1, [0, 1])], []),
+        ([Chunk(1, 1, [0]), Chunk(2, 1, [1])], []),
+        ([Chunk(1, 1, [0]), Chunk(5, 1, [1, 2]), Chunk(0, 2, [3])], [2]),
+    ):
+        tokens = sum(c.n for c in chunks)
+        q, k = torch.randn(1, HEADS, tokens, DIM).double(), torch.randn(1, KV_HEADS, tokens, DIM).double()
+        got = paged.begin(pool, chunks).layers[0].attend(q, k, k, 0.3)
+        assert torch.allclose(got, want(pool, 0, chunks, q, 0.3), atol=1e-12)
+        assert calls == compiled
+        calls.clear()
+
+
+def varlen_by_hand(q, keys, values, borders, no_borders, most, longest, **rest):
+    """torch's varlen_attn with a block table, as its documentation has it. keys: [pages, page_size, kv_heads, dim]."""
+    assert no_borders is None
+    assert rest["window_size"] == (-1, 0)
+    assert rest["enable_gqa"]
+    assert {t.dtype for t in (borders, rest["seqused_k"], rest["block_table"])} == {torch.int32}
+    out, lengths = torch.zeros_like(q), rest["seqused_k"].tolist()
+    assert longest == max(lengths)
+    assert most == int(borders.diff().max())
+    for i, length in enumerate(lengths):
+        rows = slice(int(borders[i]), int(borders[i + 1]))
+        k, v = (kv[rest["block_table"][i].long()].flatten(0, 1)[:length].transpose(0, 1) for kv in (keys, values))
+        n = rows.stop - rows.start
+        mask = torch.ones(n, length, dtype=torch.bool).tril(length - n)
+        queries = q[rows].transpose(0, 1)
+        out[rows] = F.scaled_dot_product_attention(
+            queries, k, v, attn_mask=mask, scale=rest["scale"], enable_gqa=True
+        ).transpose(0, 1)
+    return out
+
+
+def test_varlen_is_given_what_it_wants(monkeypatch):
+    """Not the kernel, which needs a GPU, but what is handed to it."""
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_by_hand)
+    for seed in range(8):
+        pool = KVPool(TINY, 64, 4, torch.float64)
+        pool.keys.normal_()
+        pool.values.normal_()
+        chunks = random_chunks(seed, 4, 64)
+        tokens = sum(c.n for c in chunks)
+        q, k = torch.randn(1, HEADS, tokens, DIM).double(), torch.randn(1, KV_HEADS, tokens, DIM).double()
+        got = VarlenStep(pool, chunks).layers[2].attend(q, k, k, 0.3)
+        assert torch.allclose(got, want(pool, 2, chunks, q, 0.3), atol=1e-12)
+
+
+@pytest.mark.gpu
+def test_varlen_against_the_reference():
+    try:
+        paged = make_backend("varlen", TINY, 16, torch.bfloat16, "cuda")
+    except BackendUnavailable as why:
+        pytest.skip(str(why))
+    pool = KVPool(TINY, 64, 16, torch.bfloat16, "cuda")
+    pool.keys.normal_()
+    pool.values.normal_()
+    for seed in range(8):
+        chunks = random_chunks(seed, 16, 64)
+        tokens = sum(c.n for c in chunks)
+        q = torch.randn(1, HEADS, tokens, DIM, dtype=torch.bfloat16, device="cuda")
+        k, v = torch.randn(2, 1, KV_HEADS, tokens, DIM, dtype=torch.bfloat16, device="cuda")
+        got = paged.begin(pool, chunks).layers[0].attend(q, k, v, DIM**-0.5)
+        reference = make_backend("reference", TINY, 16, torch.bfloat16, "cuda").begin(pool, chunks)
+        assert torch.allclose(got, reference.attend(0, q, DIM**-0.5), atol=0.05)
+
+
+@pytest.mark.gpu
+def test_gather_on_cuda():
+    pool = KVPool(TINY, 64, 16, torch.float32, "cuda")
+    for seed in range(8):
+        chunks = random_chunks(seed, 16, 64)
+        tokens = sum(c.n for c in chunks)
+        q = torch.randn(1, HEADS, tokens, DIM, device="cuda")
+        k, v = torch.randn(2, 1, KV_HEADS, tokens, DIM, device="cuda")
+        got = make_backend("gather", TINY, 16, torch.float32, "cuda").begin(pool, chunks).layers[0].attend(q, k, v, 0.3)
+        reference = make_backend("reference", TINY, 16, torch.float32, "cuda").begin(pool, chunks)
+        assert torch.allclose(got, reference.attend(0, q, 0.3), atol=1e-3)
