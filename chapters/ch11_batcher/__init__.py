@@ -1,0 +1,1 @@
+"""Chapter 11: batches, windows and queues."""

@@ -1,0 +1,264 @@
+"""Exercises 11.1 and 11.2: judged by layouts written out by hand, and by rows generated one at a time."""
+
+import itertools
+
+import torch
+from torch import Tensor
+
+from chapters.ch11_batcher import static_batch
+from chapters.judge import NO_RESULT, exercise, expect, expect_close, expect_equal, expect_parts
+from shared.inference.sampling import SamplingParams, sample
+from shared.model.transformer import attention
+from tests.tiny import tiny_model
+
+# 11.1 batch_layout
+
+REAL = torch.tensor([[False, False, True, True], [True, True, True, True]])
+
+
+def layout(real: Tensor) -> tuple[Tensor, Tensor]:
+    got = static_batch.batch_layout(real)
+    expect_parts(got, ("positions", "mask"), because="two tensors are wanted: positions, and the mask")
+    return got
+
+
+@exercise("11.1")
+def test_positions():
+    positions, _ = layout(REAL)
+    expect(
+        not torch.equal(torch.as_tensor(positions).expand(2, 4), torch.arange(4).expand(2, 4)),
+        because="these are the columns: padding was counted. A row's first real token stands at 0, whatever is before "
+        "it",
+    )
+    expect_equal(
+        positions.tolist(),
+        [[0, 0, 0, 1], [0, 1, 2, 3]],
+        because="each row's real tokens are counted from 0, and padding stands at 0: no position is below that. "
+        "cumsum counts the first one as 1",
+    )
+    expect_equal(positions.dtype, torch.int64, because="positions are whole numbers, int64")
+
+
+@exercise("11.1")
+def test_the_mask_has_an_axis_for_the_heads():
+    _, mask = layout(REAL)
+    expect_equal(
+        list(mask.shape),
+        [2, 1, 4, 4],
+        because="the mask is [batch, 1, length, length]: without the 1 in the place of the heads, row k of the batch "
+        "would be taken for head k",
+    )
+    expect_equal(mask.dtype, torch.bool, because="the mask is bool, True = may attend")
+
+
+@exercise("11.1")
+def test_no_row_of_the_mask_is_empty():
+    _, mask = layout(REAL)
+    q = torch.ones(2, 2, 4, 2)
+    out = attention(q, q, q, mask.expand(2, 1, 4, 4), 1.0)
+    expect(
+        not out.isnan().any(),
+        because="attention gives nan: some padding may see nobody, and a softmax over nothing is 0 / 0. Let "
+        "each token see itself",
+    )
+
+
+@exercise("11.1")
+def test_whom_a_token_may_see():
+    _, mask = layout(REAL)
+    mask = mask.expand(2, 1, 4, 4)
+    text = mask[0, 0, 2:]
+    expect(
+        not text[:, :2].any(),
+        because="a real token sees padding: the columns (the last axis) say who is looked at, so padding is masked "
+        "there, real[:, None, None, :]",
+    )
+    expect(not mask[1, 0].triu(1).any(), because="tokens see what comes after them: the mask must be causal, too")
+    expect_equal(
+        text.tolist(),
+        [[False, False, True, False], [False, False, True, True]],
+        because="a real token sees itself and the real ones before it",
+    )
+    expect_equal(
+        mask[1, 0].tolist(), torch.ones(4, 4).tril().bool().tolist(), because="a row without padding is just causal"
+    )
+    try:
+        where = {part.device.type for part in layout(REAL.to("meta"))}
+    except RuntimeError as error:
+        where = {f"nowhere: {error}"}
+    expect_equal(sorted(where), ["meta"], because="positions and mask belong where `real` is: pass real.device on")
+
+
+@exercise("11.1")
+def test_the_model_agrees():
+    model = tiny_model()
+    prompts = [[5, 6, 7, 8, 9], [11], [3, 1, 4]]
+    ids = torch.tensor([[0] * (5 - len(p)) + p for p in prompts])
+    real = torch.tensor([[False] * (5 - len(p)) + [True] * len(p) for p in prompts])
+    positions, mask = layout(real)
+    got = model(ids, positions=positions, mask=mask)
+    for row, prompt in enumerate(prompts):
+        want = model(torch.tensor([prompt]))[0]
+        expect_close(
+            got[row, 5 - len(prompt) :],
+            want,
+            because=f"prompt {row} has other logits in the batch than alone: look at the mask and at the positions",
+        )
+
+
+# 11.2 decode_rows
+
+VOCAB = 10
+
+
+class Script:
+    """A model that says what it is told: row k's next token is words[k][number of the step]."""
+
+    def __init__(self, words: list[list[int]]) -> None:
+        self.words, self.fed = words, []
+
+    def logits(self) -> Tensor:
+        step = len(self.fed)
+        return torch.stack(
+            [torch.eye(VOCAB)[words[min(step, len(words) - 1)]] for words in self.words]
+        )  # [batch, vocab]
+
+    def step(self, tokens: list[int]) -> Tensor:
+        expect_equal(
+            len(tokens),
+            len(self.words),
+            because="step takes a token for every row, ended or not: the caches have a place for each row, and a "
+            "shorter list would put tokens into other rows' places",
+        )
+        self.fed.append(list(tokens))
+        expect(len(self.fed) <= 30, because="it doesn't end: rows must end at their limit or with an end token")
+        return self.logits()
+
+
+def row(prompt: list[int], new: int, **params) -> static_batch.Row:
+    return static_batch.Row(list(prompt), SamplingParams(max_tokens=new, **params), len(prompt) + new)
+
+
+def decode(rows: list[static_batch.Row], script: Script, eos: set[int] = frozenset()) -> list[tuple[int, int]]:
+    found = static_batch.decode_rows(rows, script.logits(), script.step, eos)
+    expect(found is not None, because=NO_RESULT + ". decode_rows is a generator: it yields (row, token)")
+    return list(itertools.islice(found, 100))
+
+
+@exercise("11.2")
+def test_rows_end_at_their_own_limit():
+    script = Script([[1, 2, 3, 4], [5, 6, 7, 8]])
+    got = decode([row([9], 2), row([9, 9], 4)], script)
+    second = [token for k, token in got if k == 1]
+    expect(
+        len(second) >= 4,
+        because="the longer row was cut off: the batch goes on until its last row has ended",
+    )
+    expect(
+        second == [5, 6, 7, 8],
+        because="one row's end ended another row, or cost it a token. Don't change a list while going through it",
+    )
+    expect_equal(
+        got,
+        [(0, 1), (1, 5), (0, 2), (1, 6), (1, 7), (1, 8)],
+        because="(row, token), in the order in which they are chosen. A row that has ended keeps its place, but "
+        "nothing of it is yielded any more",
+    )
+
+
+@exercise("11.2")
+def test_no_step_for_nobody():
+    script = Script([[1, 2, 3], [4, 5]])
+    decode([row([9], 3), row([9], 2)], script)
+    expect_equal(
+        len(script.fed),
+        2,
+        because="three tokens take two steps, for the first logits come with the prompts: when the last row has ended, "
+        "no step follows",
+    )
+    expect_equal(script.fed[0], [1, 4], because="a step is fed each row's latest token, in the rows' order")
+
+
+@exercise("11.2")
+def test_end_tokens():
+    script = Script([[1, 0, 3], [4, 5, 6], [7, 0, 8]])
+    got = decode([row([9], 3), row([9], 3), row([9], 3, ignore_eos=True)], script, eos={0})
+    expect(
+        (0, 0) in got,
+        because="the end token must be yielded, as the row's last: it is part of the answer, and whoever counts tokens "
+        "counts "
+        "it",
+    )
+    expect(
+        [token for k, token in got if k == 0] == [1, 0],
+        because="a row ends with an end token, and nothing of it may follow",
+    )
+    expect(
+        [token for k, token in got if k == 1] == [4, 5, 6],
+        because="one row's end token ended another row, or cost it a token. Don't change a list while going through it",
+    )
+    expect_equal(
+        [token for k, token in got if k == 2],
+        [7, 0, 8],
+        because="a row whose params say ignore_eos goes on after an end token; each row has its own params",
+    )
+
+
+@exercise("11.2")
+def test_everybody_ends_at_once():
+    script = Script([[0], [0], [0]])
+    got = decode([row([9], 5) for _ in range(3)], script, eos={0})
+    expect_equal(
+        got,
+        [(0, 0), (1, 0), (2, 0)],
+        because="three rows that end with their first token: each has yielded it. Removing from a list while going "
+        "through it skips the next one",
+    )
+
+
+@exercise("11.2")
+def test_a_row_draws_as_it_does_alone():
+    generator = torch.Generator().manual_seed(0)
+    steps = [torch.randn(2, VOCAB, generator=generator) for _ in range(6)]
+    prompts, params = ([1, 2, 3, 4, 5], [6]), [SamplingParams(max_tokens=6, temperature=1.5, seed=s) for s in (3, 4)]
+    calls = iter(steps[1:])
+    rows = [static_batch.Row(list(p), one, len(p) + 6) for p, one in zip(prompts, params, strict=True)]
+    got = list(static_batch.decode_rows(rows, steps[0], lambda tokens: next(calls), frozenset()))
+    for k in range(2):
+        ids = list(prompts[k])
+        for logits in steps:
+            ids.append(sample(logits[k], params[k], len(ids), ids))
+        expect_equal(
+            [token for row_index, token in got if row_index == k],
+            ids[len(prompts[k]) :],
+            because="the position of a draw is the row's own length so far, not the step's number or the column: only "
+            "then a "
+            "request draws the same in a batch as alone. Each row with its own params",
+        )
+
+
+@exercise("11.2")
+def test_the_penalty_sees_the_answer():
+    flat = torch.tensor([[1.0, 0.9, 0.8]])
+    rows = [static_batch.Row([2], SamplingParams(max_tokens=3, repetition_penalty=2.0), 4)]
+    got = list(static_batch.decode_rows(rows, flat, lambda tokens: flat, frozenset()))
+    expect_equal(
+        [token for _, token in got],
+        [0, 1, 0],
+        because="a repetition penalty looks at prompt and answer so far: hand the row's token_ids to sample, and "
+        "append "
+        "each new token to them",
+    )
+
+
+@exercise("11.2")
+def test_tokens_come_as_they_are_chosen():
+    script = Script([[1, 2, 3], [4, 5, 6]])
+    found = static_batch.decode_rows([row([9], 3), row([9], 3)], script.logits(), script.step, frozenset())
+    next(found)
+    next(found)
+    expect_equal(
+        len(script.fed),
+        0,
+        because="yield each token as soon as it is chosen, before the next step: somebody reads along",
+    )

@@ -1,0 +1,264 @@
+"""The batcher, whole: on a clock that jumps with a scripted model, and with a tiny real one in a thread."""
+
+import asyncio
+
+import pytest
+
+from shared.inference.batch_queue import BatchPolicy, BatchQueue
+from shared.inference.batcher import Batcher, DeadlineExceeded, model_batcher
+from shared.inference.generate import generate
+from shared.inference.outputs import EngineStopped, GenerationError, QueueFull
+from shared.inference.sampling import SamplingParams
+from shared.inference.virtual_time import Deadlock, Spinning, run_virtual
+from tests.tiny import tiny_model
+
+PARAMS = SamplingParams(max_tokens=4)
+POLICY = BatchPolicy(max_batch_size=4, max_wait_s=1.0, max_waiting=6)
+
+
+class Model:
+    """Answers each prompt with itself, reversed, after `seconds`; remembers its batches."""
+
+    def __init__(self, seconds=2.0):
+        self.seconds, self.batches = seconds, []
+
+    async def __call__(self, prompts, params):
+        self.batches.append([prompt[0] for prompt in prompts])
+        await asyncio.sleep(self.seconds)
+        if any(prompt == [13] for prompt in prompts):
+            raise MemoryError("no room")
+        return [prompt[::-1] for prompt in prompts]
+
+
+def now():
+    return round(asyncio.get_running_loop().time(), 3)
+
+
+async def ask(batcher, k, at=0.0, **how):
+    """(what came of it, when)."""
+    await asyncio.sleep(at)
+    try:
+        return await batcher.submit([k, 0], PARAMS, **how), now()
+    except (QueueFull, DeadlineExceeded, EngineStopped, GenerationError) as error:
+        return type(error), now()
+
+
+def play(arrivals, policy=POLICY, model=None, **how):
+    """What came of callers 0, 1, 2, …, and when; and the batches."""
+    model = model or Model()
+
+    async def scene():
+        async with Batcher(model, policy) as batcher:
+            return await asyncio.gather(*(ask(batcher, k, at, **how) for k, at in enumerate(arrivals)))
+
+    return run_virtual(scene()), model.batches
+
+
+def test_each_gets_the_right_answer():
+    got, batches = play([0.0, 0.1, 0.2, 0.3, 0.4])
+    assert got == [([0, k], 2.3) for k in range(4)] + [([0, 4], 4.3)]  # the fifth was overdue when the model was free
+    assert batches == [[0, 1, 2, 3], [4]]
+
+
+def test_busy_come_back_later():
+    got, batches = play([0.001 * k for k in range(12)])
+    assert [kind for kind, _ in got[10:]] == [QueueFull, QueueFull]  # 4 are computed and 6 wait
+    assert [at for _, at in got[10:]] == [0.01, 0.011]
+    assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+    async def refused():
+        async with Batcher(Model(), POLICY) as batcher:
+            callers = [asyncio.ensure_future(ask(batcher, k, at=0.1 * (k > 3))) for k in range(10)]
+            await asyncio.sleep(2.5)  # one batch is done, in 2 s, four are computed, and two wait
+            more = [asyncio.ensure_future(ask(batcher, k)) for k in range(4)]
+            await asyncio.sleep(0.1)
+            with pytest.raises(QueueFull) as caught:
+                await batcher.submit([9], PARAMS)
+            await asyncio.gather(*callers, *more)
+            return caught.value.retry_after_s
+
+    assert run_virtual(refused()) == pytest.approx(
+        3 * (1 + (2 - 1) / 3), abs=1e-6
+    )  # 3 batches of what is thought usual
+
+
+def test_a_deadline_in_the_queue():
+    got, batches = play([0.0, 0.0, 0.0, 0.0, 0.5, 0.5], timeout_s=1.2)
+    assert got[:4] == [([0, k], 2.0) for k in range(4)]  # in time for their batch, which took longer than the deadline
+    assert got[4:] == [(DeadlineExceeded, 1.7)] * 2
+    assert batches == [[0, 1, 2, 3]]  # nothing was computed for the two
+
+
+def test_a_deadline_shorter_than_the_window_is_refused():
+    async def scene():
+        async with Batcher(Model(), POLICY) as batcher:
+            with pytest.raises(ValueError, match="timeout_s must be longer than the window"):
+                await batcher.submit([1], PARAMS, timeout_s=1.0)
+            return len(batcher.queue)
+
+    assert run_virtual(scene()) == 0
+
+
+def test_who_leaves():
+    """One leaves while waiting, one while the batch runs; everybody else is served, and the batcher lives on."""
+    model = Model()
+
+    async def scene():
+        async with Batcher(model, POLICY) as batcher:
+            callers = [asyncio.ensure_future(ask(batcher, k)) for k in range(4)]
+            late = [asyncio.ensure_future(ask(batcher, k, at=0.5)) for k in (4, 5)]
+            await asyncio.sleep(1.0)
+            callers[1].cancel()
+            late[0].cancel()
+            rest = await asyncio.gather(*callers, *late, return_exceptions=True)
+            return rest, await ask(batcher, 6)
+
+    rest, after = run_virtual(scene())
+    assert [isinstance(one, asyncio.CancelledError) for one in rest] == [False, True, False, False, True, False]
+    assert rest[0] == ([0, 0], 2.0)
+    assert after == ([0, 6], 7.0)  # it came at 4 s, when the others were done, and waited for its window
+    assert model.batches == [[0, 1, 2, 3], [5], [6]]
+
+
+def test_a_batch_that_fails_is_only_one_batch():
+    model = Model()
+
+    async def scene():
+        async with Batcher(model, POLICY) as batcher:
+            bad = asyncio.ensure_future(batcher.submit([13], PARAMS))
+            first = await ask(batcher, 1)
+            with pytest.raises(GenerationError, match="MemoryError: no room"):
+                await bad
+            return first, await ask(batcher, 2)
+
+    assert run_virtual(scene()) == ((GenerationError, 3.0), ([0, 2], 6.0))
+
+
+def test_stop():
+    async def scene():
+        batcher = Batcher(Model(), POLICY)
+        with pytest.raises(EngineStopped):
+            await batcher.submit([1], PARAMS)
+        batcher.start()
+        with pytest.raises(RuntimeError, match="started already"):
+            batcher.start()
+        callers = [asyncio.ensure_future(ask(batcher, k)) for k in range(6)]
+        await asyncio.sleep(0.5)  # four are in the model, two wait
+        await batcher.stop()
+        await batcher.stop()
+        got = await asyncio.gather(*callers)
+        with pytest.raises(EngineStopped):
+            await batcher.submit([1], PARAMS)
+        batcher.start()
+        return got, await ask(batcher, 7)
+
+    got, again = run_virtual(scene())
+    assert got == [(EngineStopped, 0.5)] * 6
+    assert again == ([0, 7], 3.5)
+
+
+def test_buckets_and_the_long_one():
+    """Lengths 5 to 8, 20 to 23, and one of 500: three kinds, no batch holds two of them."""
+    policy = BatchPolicy(max_batch_size=4, max_wait_s=1.0, edges=(10, 100), long_from=400)
+    seen = []
+
+    async def model(prompts, params):
+        seen.append(sorted(map(len, prompts)))
+        await asyncio.sleep(0.5)
+        return prompts
+
+    async def scene():
+        async with Batcher(model, policy) as batcher:
+            lengths = [1, 16, 2, 17, 500, 3, 18, 4, 19]
+            got = await asyncio.gather(*(batcher.submit(list(range(n)), PARAMS) for n in lengths))
+            assert list(map(len, got)) == lengths
+
+    run_virtual(scene())
+    assert sorted(seen) == [[1, 2, 3, 4], [16, 17, 18, 19], [500]]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_batch_size": 0},
+        {"max_batch_size": 2.5},
+        {"max_waiting": 0},
+        {"max_wait_s": -1},
+        {"max_wait_s": float("nan")},
+        {"edges": (8, 8)},
+        {"edges": (9, 8)},
+        {"long_from": 0},
+    ],
+)
+def test_a_policy_names_the_wrong_field(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        BatchPolicy(**wrong)
+
+
+def test_discarding_from_the_queue():
+    queue = BatchQueue(POLICY)
+
+    class One:
+        arrived, length = 0.0, 1
+
+    one, other = One(), One()
+    queue.add(one)
+    assert not queue.discard(other)
+    assert queue.discard(one)
+    assert not queue.discard(one)
+    assert queue.due_at() is None
+    queue.add(one)
+    assert queue.clear() == [one]
+    assert len(queue) == 0
+
+
+def test_the_virtual_clock_jumps():
+    """Sleeping for an hour takes no time, and an hour has passed; alarms ring in order."""
+    heard = []
+
+    async def sleeper(seconds):
+        await asyncio.sleep(seconds)
+        heard.append((seconds, now()))
+
+    async def scene():
+        await asyncio.gather(sleeper(3600), sleeper(1), sleeper(60))
+
+    run_virtual(scene())
+    assert heard == [(1, 1.0), (60, 60.0), (3600, 3600.0)]
+
+
+def test_the_virtual_clock_knows_when_nothing_can_happen():
+    with pytest.raises(Deadlock):
+        run_virtual(asyncio.Event().wait())
+
+    async def spin():
+        while True:
+            await asyncio.sleep(0)
+
+    with pytest.raises(Spinning):
+        run_virtual(spin())
+
+    async def inside():
+        return run_virtual(asyncio.sleep(5, "done"))
+
+    assert asyncio.run(inside()) == "done"  # a loop runs here already, as it does in a notebook
+
+
+def test_a_real_model_in_a_thread():
+    """Real time, real answers; the event loop goes on while the model computes."""
+    model = tiny_model()
+    prompts = [[k + 1] * (k % 5 + 1) for k in range(12)]
+    params = [SamplingParams(max_tokens=k % 4 + 1) for k in range(12)]
+
+    async def scene():
+        policy = BatchPolicy(max_batch_size=4, max_wait_s=0.005, adaptive=True)
+        async with model_batcher(model, policy) as batcher:
+            for bad in ([], [97], [1] * 256):
+                with pytest.raises(ValueError):
+                    await batcher.submit(bad, PARAMS)
+            with pytest.raises(ValueError, match="stop"):
+                await batcher.submit([1], SamplingParams(stop=("x",)))
+            return await asyncio.gather(*(batcher.submit(p, one) for p, one in zip(prompts, params, strict=True)))
+
+    want = [list(generate(model, p, one)) for p, one in zip(prompts, params, strict=True)]
+    assert asyncio.run(scene()) == want
