@@ -12,6 +12,8 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
+from shared.serving.settings import Settings
+
 
 def main(
     model: Annotated[Path | None, typer.Option(help="A model's folder; without it, the book's own model.")] = None,
@@ -22,7 +24,14 @@ def main(
         Literal["auto", "float32", "bfloat16", "float16", "int8"],
         typer.Option(help="The weights' numbers; auto is float32 on a CPU, bfloat16 on a GPU. int8 is small and fast."),
     ] = "auto",
-    max_waiting: Annotated[int, typer.Option(min=0, help="How many requests may wait before one is refused.")] = 16,
+    attention: Annotated[
+        str, typer.Option(help="What computes attention; auto takes the fastest that runs here, and says which.")
+    ] = "auto",
+    max_num_seqs: Annotated[int, typer.Option(min=1, max=256, help="How many answers are computed at a time.")] = 32,
+    max_waiting: Annotated[int, typer.Option(min=0, help="How many more may wait before one is refused.")] = 16,
+    kv_memory: Annotated[
+        int | None, typer.Option(min=1, help="MB for the keys and values of all requests; by default a sensible share.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; by default one for each core.")] = None,
     api_key: Annotated[
         str | None, typer.Option(envvar="API_KEY", help="A key that callers must send; needed unless host is loopback.")
@@ -45,7 +54,8 @@ def main(
     except ImportError as error:  # such as a part of the reader's that can't be loaded
         fail(f"The server can't start: {error}")
 
-    sys.exit(serve(sock, model, device, dtype, max_waiting, threads, api_key or None))
+    settings = Settings(model, device, dtype, attention, max_num_seqs, max_waiting, kv_memory, threads, api_key or None)
+    sys.exit(serve(sock, settings))
 
 
 def listen(host: str, port: int, api_key: str | None) -> socket.socket:

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from shared.inference.engine import EngineStopped, RequestOutput
+from shared.inference.outputs import EngineStopped, RequestOutput
 from shared.serving.concurrency import OneAtATime, in_thread, unless_disconnected
 from shared.serving.errors import ApiError, api_error, from_engine, http_error, server_error
 from shared.serving.middleware import Gate, read_body
@@ -36,7 +36,7 @@ def create_app(
     load: Callable[[], ServedModel],
     api_key: str | None = None,
     local_only: bool = False,
-    on_ready: Callable[[], None] = lambda: None,
+    on_ready: Callable[[ServedModel], None] = lambda model: None,
     on_failure: Callable[[Exception], None] = lambda error: None,
 ) -> FastAPI:
     """The server's app. It answers at once, and is ready once `load`, run in a thread, is done and the model is warm.
@@ -48,12 +48,12 @@ def create_app(
     async def make_ready(app: FastAPI) -> None:
         try:
             model = await in_thread(load)
-            app.state.encoding = OneAtATime(model.engine.max_waiting, model.engine.retry_after)
+            app.state.encoding = OneAtATime(model.engine.places - 1, model.engine.retry_after)
             app.state.model = model
             model.engine.start()
             await model.warm_up()
             app.state.ready = True
-            on_ready()
+            on_ready(model)
         except EngineStopped:
             return  # the server is ending already
         except Exception as error:
@@ -101,8 +101,8 @@ async def live() -> dict[str, str]:
 
 
 async def ready(request: Request) -> JSONResponse:
-    """Requests are answered: 200, or 503 while the model is loading."""
-    if request.app.state.ready:
+    """Requests are answered: 200, or 503 while the model is loading, and when its engine has failed."""
+    if request.app.state.ready and request.app.state.model.engine.running:
         return JSONResponse({"status": "ready"})
     return JSONResponse({"status": "not ready"}, 503, {"Retry-After": "1"})
 
@@ -124,6 +124,8 @@ async def chat_completions(request: Request) -> Response:
     if not request.app.state.ready:
         raise server_error("The model is not ready yet; see /health/ready.", code="not_ready", status=503)
     model: ServedModel = request.app.state.model
+    if not model.engine.running:
+        raise server_error("The engine has failed; the server's log says how.", code="engine_failed", status=503)
     try:
         model.engine.check_place()  # before the encoding, which would be for nothing
         encoding = request.app.state.encoding.run(lambda: model.encode(chat.conversation()))

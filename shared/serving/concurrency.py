@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from shared.inference.engine import QueueFull
+from shared.inference.outputs import QueueFull
 
 T = TypeVar("T")
 

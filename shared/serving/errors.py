@@ -7,7 +7,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from shared.inference.engine import EngineStopped, GenerationError, QueueFull
+from shared.inference.outputs import EngineStopped, GenerationError, QueueFull
 
 
 class ApiError(Exception):

@@ -1,18 +1,21 @@
 """The server's process: settings to a running uvicorn, and a clean end."""
 
+import gc
 import ipaddress
 import signal
 import socket
 import sys
-from pathlib import Path
 
 import torch
 import uvicorn
 
 import shared
+from shared.inference.attention import BACKENDS
 from shared.model.fetch import ensure_model
 from shared.serving.app import create_app, stop_engine
+from shared.serving.kv_memory import describe
 from shared.serving.served_model import ServedModel, model_name
+from shared.serving.settings import Settings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -27,24 +30,19 @@ class Server(uvicorn.Server):
             await self.lifespan.shutdown()
 
 
-def serve(
-    sock: socket.socket,
-    path: Path | None,
-    device: str,
-    dtype: str,
-    max_waiting: int,
-    threads: int | None,
-    api_key: str | None,
-) -> int:
+def serve(sock: socket.socket, settings: Settings) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns the process's exit status: 0, or 2 when the model can't be loaded."""
+    device, dtype, path = settings.device, settings.dtype, settings.model
     if device == "cuda" and not torch.cuda.is_available():
         return _fail("--device cuda: this torch sees no CUDA device. Leave --device out to compute on the CPU.")
     device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     natural = "bfloat16" if device == "cuda" else "float32"
     dtype = natural if dtype == "auto" else dtype
     loaded_in = DTYPES[natural if dtype == "int8" else dtype]
-    if threads is not None:
-        torch.set_num_threads(threads)  # torch's own default is one for each physical core
+    if settings.attention not in (known := ["auto", *BACKENDS]):
+        return _fail(f"--attention {settings.attention}: there is no such backend, only {', '.join(known)}.")
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)  # torch's own default is one for each physical core
     try:
         path = path or ensure_model()
     except (OSError, ValueError, RuntimeError, ImportError) as error:
@@ -52,25 +50,26 @@ def serve(
 
     failures: list[Exception] = []
 
-    def on_ready() -> None:
-        print("\n".join(ready_lines(*sock.getsockname()[:2])), flush=True)
+    def on_ready(model: ServedModel) -> None:
+        print("\n".join([describe(model.engine.engine), *ready_lines(*sock.getsockname()[:2])]), flush=True)
 
     def on_failure(error: Exception) -> None:
         failures.append(error)
         server.should_exit = True
 
     def load() -> ServedModel:
-        return ServedModel.load(path, device, loaded_in, max_waiting, int8=dtype == "int8")
+        return ServedModel.load(path, device, loaded_in, int8=dtype == "int8", settings=settings)
 
     address = str(sock.getsockname()[0]).split("%")[0]
-    local_only = api_key is None and ipaddress.ip_address(address).is_loopback
-    app = create_app(model_name(path), load, api_key, local_only, on_ready, on_failure)
+    local_only = settings.api_key is None and ipaddress.ip_address(address).is_loopback
+    app = create_app(model_name(path), load, settings.api_key, local_only, on_ready, on_failure)
     server = Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=3))
     # uvicorn ends in good order on a signal and then raises it again, when there is nothing left to do.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: setattr(server, "should_exit", True))
     print(f"Loading {path} ({dtype} on {device})…", flush=True)
     server.run(sockets=[sock])
+    gc.freeze()  # or Python looks once more for garbage among all there is, for half a second, before it ends
     return _fail(f"{path} can't be served: {failures[0]}") if failures else 0
 
 

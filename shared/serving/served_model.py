@@ -10,16 +10,21 @@ import torch
 from shared.data.chat import ChatTemplate, encode_chat
 from shared.data.fallback_tokenizer import LibraryTokenizer, load_tokenizer
 from shared.data.tokenizer import Tokenizer
-from shared.inference.engine import WARM_UP_ID, AsyncLLMEngine
+from shared.inference.async_engine import WARM_UP_ID, AsyncLLMEngine
 from shared.inference.sampling import SamplingParams
 from shared.measure.memory import free_unused_memory
 from shared.model.calibration import calibration_ids
 from shared.model.int8 import quantize_int8
 from shared.model.weights import load_model
+from shared.serving.kv_memory import BLOCK_SIZE, pool_size
 from shared.serving.protocol import ChatRequest
+from shared.serving.settings import Settings
 
 # When a caller sets no limit. A small model that has begun to repeat itself must not go on to the context's end.
 DEFAULT_MAX_TOKENS = 1024
+# A step's budget. A prompt is read in pieces of about this size, and the streams beside it stand still for one of them:
+# on a CPU core this small model takes some half a second for 128 tokens.
+STEP_TOKENS = {"cpu": 128, "cuda": 2048}
 
 
 @dataclass
@@ -38,12 +43,13 @@ class ServedModel:
         path: Path,
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
-        max_waiting: int = 16,
         int8: bool = False,
+        settings: Settings | None = None,
     ) -> "ServedModel":
-        """Read a model directory and build an engine on it, not yet started. Raises ValueError that names the file.
+        """Read a model directory and build an engine on it, not yet started. Raises ValueError that names the file or
+        the setting, and BackendUnavailable.
 
-        int8: quantise the weights, once they are loaded in `dtype`.
+        int8: quantise the weights, once they are loaded in `dtype`. settings: how many at a time, and in what memory.
         """
         defaults = read_defaults(path)
         tokenizer, template = load_tokenizer(path), ChatTemplate.load(path)
@@ -51,7 +57,19 @@ class ServedModel:
         if int8:
             model = quantize_int8(model, calibration_ids(tokenizer.encode))  # the float model has no other name
             free_unused_memory()  # what it took, if its weights were converted and not mapped
-        return cls(model_name(path), AsyncLLMEngine(model, tokenizer, max_waiting), tokenizer, template, defaults)
+        settings = settings or Settings()
+        num_seqs = settings.max_num_seqs
+        engine = AsyncLLMEngine(
+            model,
+            tokenizer,
+            settings.max_waiting,
+            max_num_seqs=num_seqs,
+            max_num_batched_tokens=max(STEP_TOKENS[device], num_seqs),
+            block_size=BLOCK_SIZE,
+            num_blocks=pool_size(model.config, dtype, torch.device(device), num_seqs, settings.kv_memory),
+            attention=settings.attention,
+        )
+        return cls(model_name(path), engine, tokenizer, template, defaults)
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
         return encode_chat(self.tokenizer, self.template, messages)

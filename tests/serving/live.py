@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from shared.data.chat import ChatTemplate
-from shared.inference.engine import AsyncLLMEngine
+from shared.inference.async_engine import AsyncLLMEngine
 from shared.inference.sampling import SamplingParams
 from shared.serving.app import create_app
 from shared.serving.run import Server
@@ -39,9 +39,12 @@ class ByteChat(ByteTokenizer):
         return list(text.encode())
 
 
-def scripted(model: ScriptedModel, max_waiting: int = 16, defaults: SamplingParams | None = None) -> ServedModel:
+def scripted(
+    model: ScriptedModel, max_waiting: int = 16, defaults: SamplingParams | None = None, **settings
+) -> ServedModel:
     tokenizer = ByteChat()
-    engine = AsyncLLMEngine(model, tokenizer, max_waiting)
+    settings = {"max_num_seqs": 8, "num_blocks": 200, "attention": "gather", "prefix_caching": False} | settings
+    engine = AsyncLLMEngine(model, tokenizer, max_waiting, **settings)
     defaults = defaults or SamplingParams(max_tokens=50)
     return ServedModel("scripted", engine, tokenizer, ChatTemplate(TEMPLATE), defaults)
 

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
@@ -15,6 +15,7 @@ import pytest
 
 import shared
 from shared.serving.run import ready_lines, serve
+from shared.serving.settings import Settings
 from tests.serving.live import write_tiny_model
 
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "API_KEY": ""}
@@ -58,7 +59,7 @@ def running(*arguments: object, env=ENV, until=r"Ready: (http://\S+)"):
         process.stdout.close()
 
 
-def test_it_starts_answers_and_stops_with_a_stream_open(folder):
+def test_it_starts_answers_and_stops_with_streams_open(folder):
     with running("--model", folder, "--port", 0, "--threads", 1) as (process, address, printed):
         assert printed[0].startswith("Loading ")
         assert "float32 on cpu" in printed[0]
@@ -67,8 +68,7 @@ def test_it_starts_answers_and_stops_with_a_stream_open(folder):
             assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["tiny"]
             ask = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
             assert client.post("/v1/chat/completions", json=ask).json()["usage"]["completion_tokens"] > 0
-            with client.stream("POST", "/v1/chat/completions", json=ask | {"stream": True}) as response:
-                next(response.iter_lines())
+            with open_streams(client, 8):
                 process.send_signal(signal.SIGTERM)
                 start = time.monotonic()
                 assert process.wait(timeout=10) == 0
@@ -76,16 +76,37 @@ def test_it_starts_answers_and_stops_with_a_stream_open(folder):
         assert process.stdout.read() == ""
 
 
-def test_int8(folder):
-    with running("--model", folder, "--port", 0, "--threads", 1, "--dtype", "int8") as (_, address, printed):
+@contextmanager
+def open_streams(client: httpx.Client, n: int):
+    """n streams, all of them begun."""
+    ask = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    with ExitStack() as stack:
+        for _ in range(n):
+            response = stack.enter_context(client.stream("POST", "/v1/chat/completions", json=ask))
+            next(response.iter_lines())
+        yield
+
+
+def test_int8_in_little_memory(folder):
+    """A block of 16 tokens takes 3 layers * 2 heads * 8 numbers * 2 * 16 * 4 bytes = 6,144."""
+    options = ("--threads", 1, "--dtype", "int8", "--attention", "gather", "--max-num-seqs", 4, "--kv-memory", 1)
+    with running("--model", folder, "--port", 0, *options) as (_, address, printed):
         assert "int8 on cpu" in printed[0]
+        assert printed[1] == (
+            "Attention: gather. KV cache: 162 blocks of 16 tokens = 2,592 tokens, 1 MB; "
+            "10.1 requests of 256 tokens fit.\n"
+        )
         with httpx.Client(base_url=address, timeout=20, trust_env=False) as client:
             ask = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}
             assert client.post("/v1/chat/completions", json=ask).json()["usage"]["completion_tokens"] > 0
 
 
-def test_ctrl_c(folder):
-    with running("--model", folder, "--port", 0) as (process, _, _):
+def test_ctrl_c_with_streams_open(folder):
+    with (
+        running("--model", folder, "--port", 0) as (process, address, _),
+        httpx.Client(base_url=address, timeout=20, trust_env=False) as client,
+        open_streams(client, 4),
+    ):
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=10) == 0
         assert process.stdout.read() == ""
@@ -138,8 +159,22 @@ def test_models_that_are_none(folder, tmp_path):
 def test_a_device_that_is_not_there(folder, monkeypatch, capsys):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     with socket.create_server(("127.0.0.1", 0)) as sock:
-        assert serve(sock, folder, "cuda", "auto", 16, None, None) == 2
+        assert serve(sock, Settings(model=folder, device="cuda")) == 2
     assert "no CUDA device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"attention": "quick"}, r"--attention quick: there is no such backend, only auto, .*gather"),
+        ({"kv_memory": 10**9}, r"/tiny can't be served: --kv-memory 1000000000: only [\d,]+ MB are available"),
+    ],
+)
+def test_settings_that_cannot_be_had(folder, capsys, monkeypatch, settings, message):
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process keeps its own
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        assert serve(sock, Settings(model=folder, device="cpu", **settings)) == 2
+    assert re.search(message, capsys.readouterr().err)
 
 
 def test_the_reader_s_parts_are_named(monkeypatch):

@@ -180,7 +180,7 @@ def test_the_scheme_of_the_key_is_any_case(model):
 def test_a_callback_that_fails_is_reported_and_the_server_still_ends(model):
     failures = []
 
-    def on_ready():
+    def on_ready(model):
         raise OSError("nobody reads what is printed")
 
     with serving("scripted", lambda: scripted(model), False, on_ready=on_ready, on_failure=failures.append) as client:

@@ -89,7 +89,7 @@ def test_a_caller_who_leaves_stops_the_work(model, server, stream, how):
     if how == "reset":
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     sock.close()
-    until(lambda: all(request.cancelled for request in engine(server)._requests.values()))
+    until(lambda: not engine(server)._requests)
     turnstile.allow(1000)
     answer = server.post(PATH, json=chat(max_tokens=3))
     assert answer.json()["usage"]["completion_tokens"] == 3
@@ -127,7 +127,7 @@ def test_a_caller_who_leaves_in_the_middle_of_the_body_is_no_error(server, caplo
 
 def test_a_failing_request_fails_alone(model, server):
     def fail(done):
-        if done == 3 and len(model.prompts[-1]) > 20:
+        if done == [3] and len(model.prompts[-1]) > 20:
             raise RuntimeError("no memory left")
 
     model.before_step = fail

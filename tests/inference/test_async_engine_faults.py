@@ -6,32 +6,33 @@ import time
 
 import pytest
 
-from shared.inference.engine import AsyncLLMEngine, EngineStopped, GenerationError, QueueFull
-from shared.inference.generate import generate
-from shared.inference.sampling import SamplingParams
-from tests.inference.engines import LONG, collect, run, started, until
-from tests.inference.scripted import EOS, ByteTokenizer, ScriptedModel, Turnstile
-from tests.tiny import TINY, tiny_model
+from shared.inference.outputs import EngineStopped, GenerationError
+from tests.inference.engines import LONG, collect, run, scripted_engine, started, until
+from tests.inference.scripted import ScriptedModel, Turnstile
 
 
 def test_an_exception_fails_its_request_only(caplog):
+    """The model breaks down on one of three requests that share their steps; the others don't notice."""
+
     async def test():
         model = ScriptedModel("abc")
 
         def fail(done):
-            if model.prompts[-1] == [13] and done == 1:
+            if ([13], 1) in zip(model.now, done, strict=True):
                 raise RuntimeError("no memory left")
 
         model.before_step = fail
         async with started(model) as engine:
-            good, bad, after = (engine.generate([i], LONG, f"{i}") for i in (1, 13, 2))
-            assert (await collect(good)).text == "abc"
+            with engine._changed:  # the thread sees all three together
+                good, bad, after = (engine.generate([i], LONG, f"{i}") for i in (1, 13, 2))
             first = await anext(bad)
             assert first.text == "a"
             with pytest.raises(GenerationError, match="no memory left"):
                 await anext(bad)
-            assert (await collect(after)).text == "abc"
+            assert [(await collect(outputs)).text for outputs in (good, after)] == ["abc", "abc"]
             assert (await collect(engine.generate([3], LONG, "13"))).text == "abc"
+            assert [1, 1, 1] in model.batches
+            assert len(engine._service_times) == 3  # what failed says nothing about how long an answer takes
 
     run(test)
     assert "request 13 failed" in caplog.text
@@ -41,10 +42,11 @@ def test_exceptions_without_words_and_from_the_tokenizer():
     async def test():
         model = ScriptedModel("abc")
         async with started(model) as engine:
-            engine.tokenizer.token_bytes = lambda id: {}[id]
+            tokenizer = engine.engine.tokenizer
+            tokenizer.token_bytes = lambda id: {}[id]
             with pytest.raises(GenerationError, match="97"):
                 await collect(engine.generate([1], LONG, "a"))
-            del engine.tokenizer.token_bytes
+            del tokenizer.token_bytes
 
             def fail(done):
                 raise MemoryError
@@ -60,26 +62,54 @@ def test_exceptions_without_words_and_from_the_tokenizer():
 
 def test_logits_that_are_not_numbers_fail_the_request():
     async def test():
-        model = tiny_model()
-        engine = AsyncLLMEngine(model, ByteTokenizer())
-        engine.start()
-        healthy = model.model.norm.weight.clone()
-        model.model.norm.weight.fill_(float("nan"))
-        with pytest.raises(GenerationError, match="not finite"):
-            await collect(engine.generate([1], LONG, "a"))
-        model.model.norm.weight.copy_(healthy)
-        assert len((await collect(engine.generate([1], SamplingParams(max_tokens=4), "b"))).token_ids) == 4
-        await engine.stop()
+        model = ScriptedModel("abc")
+        model.garbled = [[13]]
+        async with started(model) as engine:
+            with engine._changed:
+                asked = [engine.generate([i], LONG, f"{i}") for i in (1, 13, 2)]
+            got = await asyncio.gather(*map(collect, asked), return_exceptions=True)
+            assert [answer.text for answer in (got[0], got[2])] == ["abc", "abc"]
+            assert isinstance(got[1], GenerationError)
+            assert "not finite" in str(got[1])
+            engine.generate([13], LONG, "nobody reads this one")
+            await until(lambda: not engine._requests)
 
-    assert TINY.vocab_size < EOS  # the byte tokenizer knows all of the tiny model's tokens
     run(test)
+
+
+def test_an_engine_that_breaks_ends_every_request(caplog):
+    """Not a request's failure but the engine's own: nobody waits for ever, and the next are told at once."""
+
+    async def test():
+        model = ScriptedModel("x" * 90)
+        model.before_step = turnstile = Turnstile()
+        async with started(model, max_num_seqs=1) as engine:
+            running, waiting = engine.generate([1], LONG, "1"), engine.generate([2], LONG, "2")
+            await until(lambda: model.steps == 1)
+            update = engine.engine.scheduler.update
+            engine.engine.scheduler.update = lambda *_: {}["a bug"]
+            turnstile.allow(1)
+            for outputs in (running, waiting):
+                with pytest.raises(GenerationError, match="engine has failed: KeyError: 'a bug'"):
+                    await collect(outputs)
+            assert not engine.running
+            with pytest.raises(EngineStopped, match="a bug"):
+                engine.generate([3], LONG, "3")
+            engine.engine.scheduler.update = update
+            await engine.stop()
+            engine.start()  # and it can be started again
+            turnstile.allow(100)
+            assert (await collect(engine.generate([3], LONG, "3"))).text == "x" * 90
+
+    run(test)
+    assert "the engine has failed" in caplog.text
 
 
 def test_stop_ends_everything():
     async def test():
         model = ScriptedModel("x" * 90)
         model.before_step = turnstile = Turnstile(2)
-        engine = AsyncLLMEngine(model, ByteTokenizer())
+        engine = scripted_engine(model, max_num_seqs=1)
         with pytest.raises(EngineStopped):
             engine.generate([1], LONG, "too early")
         engine.start()
@@ -105,13 +135,13 @@ def test_stop_ends_everything():
 
 
 def test_stop_does_not_wait_for_ever(monkeypatch, caplog):
-    monkeypatch.setattr("shared.inference.engine.STOP_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("shared.inference.async_engine.STOP_TIMEOUT_S", 0.2)
     release = threading.Event()
 
     async def test():
         model = ScriptedModel("abc")
         model.before_step = lambda done: release.wait(20)
-        engine = AsyncLLMEngine(model, ByteTokenizer())
+        engine = scripted_engine(model, max_num_seqs=1)
         engine.start()
         outputs = engine.generate([1], LONG, "a")
         await until(lambda: model.steps == 1)
@@ -139,43 +169,5 @@ def test_the_event_loop_stays_free():
                 await asyncio.sleep(0.005)
                 ticks += 1
             assert ticks > 20  # 21 steps of 20 ms: were they on the loop, there would be one tick or none
-
-    run(test)
-
-
-def test_a_storm_of_requests_and_departures():
-    """Random callers, many of whom leave: every one who stays gets the right answer, and none waits for ever."""
-    model = tiny_model()
-    tokenizer = ByteTokenizer()
-    tokenizer.eos_ids, tokenizer.special_tokens = frozenset(), {}
-    params = SamplingParams(max_tokens=6)
-    expected = {i: list(generate(model, [i], params)) for i in range(40)}
-
-    async def caller(engine, i):
-        await asyncio.sleep((i * 7 % 11) / 200)
-        try:
-            outputs = engine.generate([i], params, f"{i}")
-        except QueueFull:
-            return "refused"
-        if i % 3 == 0:
-            await asyncio.sleep((i % 5) / 100)
-            engine.abort(f"{i}")
-        if i % 7 == 0:
-            await outputs.aclose()
-            return "left"
-        got = await collect(outputs)
-        assert got.token_ids == expected[i][: len(got.token_ids)]
-        assert got.finish_reason in (("abort", "length") if i % 3 == 0 else ("length",))
-        return got.finish_reason
-
-    async def test():
-        engine = AsyncLLMEngine(model, tokenizer, max_waiting=12)
-        engine.start()
-        results = await asyncio.gather(*(caller(engine, i) for i in range(40)))
-        assert results.count("length") >= 10
-        assert "left" in results
-        assert not engine._requests
-        assert not engine._waiting
-        await engine.stop()
 
     run(test)

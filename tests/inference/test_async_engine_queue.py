@@ -5,16 +5,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from shared.inference.engine import AsyncLLMEngine, QueueFull, RequestOutput
+from shared.inference.outputs import QueueFull, RequestOutput
 from shared.inference.sampling import SamplingParams
-from tests.inference.engines import LONG, collect, run, started, until
-from tests.inference.scripted import ByteTokenizer, ScriptedModel, Turnstile
+from tests.inference.engines import LONG, collect, run, scripted_engine, started, until
+from tests.inference.scripted import ScriptedModel, Turnstile
 
 
-def test_one_at_a_time_in_order_of_arrival():
+@pytest.mark.parametrize("max_num_seqs", [1, 3])
+def test_in_order_of_arrival(max_num_seqs):
     async def test():
         model = ScriptedModel("ab")
-        async with started(model) as engine:
+        async with started(model, max_num_seqs=max_num_seqs) as engine:
             finished = []
 
             async def ask(prompt):
@@ -23,25 +24,29 @@ def test_one_at_a_time_in_order_of_arrival():
 
             await asyncio.gather(*map(ask, range(8)))
             assert [prompt for (prompt,) in model.prompts] == finished == list(range(8))
+            assert max(map(len, model.batches)) == max_num_seqs
 
     run(test)
 
 
-@pytest.mark.parametrize("max_waiting", [0, 1, 3])
-def test_the_queue_is_bounded(max_waiting):
+@pytest.mark.parametrize(("max_num_seqs", "max_waiting"), [(1, 0), (1, 1), (1, 3), (4, 0), (3, 2)])
+def test_the_queue_is_bounded(max_num_seqs, max_waiting):
     async def test():
         model = ScriptedModel("ab")
         model.before_step = turnstile = Turnstile()
-        async with started(model, max_waiting=max_waiting) as engine:
-            accepted = [engine.generate([i], LONG, f"{i}") for i in range(max_waiting + 1)]
+        async with started(model, max_num_seqs=max_num_seqs, max_waiting=max_waiting) as engine:
+            places = max_num_seqs + max_waiting
+            accepted = [engine.generate([i], LONG, f"{i}") for i in range(places)]
             with pytest.raises(QueueFull) as refusal:
                 engine.generate([9], LONG, "9")
             assert refusal.value.retry_after_s >= 1
             turnstile.allow(1000)
-            assert [(await collect(outputs)).text for outputs in accepted] == ["ab"] * (max_waiting + 1)
+            assert [(await collect(outputs)).text for outputs in accepted] == ["ab"] * places
             again = engine.generate([9], LONG, "9")  # at once: the place was free before the last output was seen
             assert (await collect(again)).text == "ab"
             assert [9] not in model.prompts[:-1]
+            with pytest.raises(ValueError, match=f"{places + 1} answers"):  # those could never be served
+                engine.generate([1], SamplingParams(n=places + 1), "many")
 
     run(test)
 
@@ -50,7 +55,7 @@ def test_retry_after_is_measured(monkeypatch):
     async def test():
         model, clock = ScriptedModel("ab"), [100.0]
         # The engine's own clock: asyncio needs the real one.
-        monkeypatch.setattr("shared.inference.engine.time", SimpleNamespace(monotonic=lambda: clock[0]))
+        monkeypatch.setattr("shared.inference.async_engine.time", SimpleNamespace(monotonic=lambda: clock[0]))
         turnstile = Turnstile(1000)
 
         def four_seconds_a_step(done):
@@ -58,12 +63,12 @@ def test_retry_after_is_measured(monkeypatch):
             turnstile(done)
 
         model.before_step = four_seconds_a_step
-        async with started(model, max_waiting=0) as engine:
+        async with started(model, max_num_seqs=1, max_waiting=0) as engine:
             for i in range(3):  # each takes three steps of four seconds
                 await collect(engine.generate([i], LONG, f"{i}"))
-            model.before_step = turnstile = Turnstile()
+            model.before_step = turnstile = Turnstile(1)
             running = engine.generate([1], LONG, "running")
-            await until(lambda: model.steps == 10)
+            await until(lambda: model.steps == 11)  # its second step has begun, so the first is accounted for
             clock[0] += 5
             with pytest.raises(QueueFull) as refusal:
                 engine.generate([1], LONG, "refused")
@@ -78,11 +83,46 @@ def test_retry_after_is_measured(monkeypatch):
     run(test)
 
 
+def test_every_answer_of_a_request_takes_a_place():
+    async def test():
+        model = ScriptedModel("ab")
+        model.before_step = turnstile = Turnstile()
+        async with started(model, max_num_seqs=2, max_waiting=2) as engine:
+            pair = engine.generate([1], SamplingParams(max_tokens=2, n=2), "pair")
+            engine.check_place(2)
+            with pytest.raises(QueueFull):
+                engine.check_place(3)
+            engine.generate([1], LONG, "single")
+            with pytest.raises(QueueFull):
+                engine.generate([1], SamplingParams(n=2), "too many")
+            engine.abort("pair")
+            assert [output.index async for output in pair] == [0, 1]
+            engine.check_place(3)
+            turnstile.allow(100)
+
+    run(test)
+
+
+def test_the_more_urgent_goes_first():
+    async def test():
+        model = ScriptedModel("ab")
+        model.before_step = turnstile = Turnstile()
+        async with started(model, max_num_seqs=1) as engine:
+            engine.generate([0], LONG, "first")
+            await until(lambda: model.steps == 1)
+            asked = [engine.generate([p], LONG, f"{p}", priority=p) for p in (3, 1, 2)]
+            turnstile.allow(100)
+            await asyncio.gather(*map(collect, asked))
+            assert model.prompts == [[0], [1], [2], [3]]
+
+    run(test)
+
+
 def test_what_can_never_be_served_is_refused_before_the_queue():
     async def test():
         model = ScriptedModel("ab", context=50)
         model.before_step = turnstile = Turnstile()
-        async with started(model, max_waiting=0) as engine:
+        async with started(model, max_num_seqs=1, max_waiting=0) as engine:
             engine.generate([1], LONG, "fills the queue")
             for prompt in ([], [1] * 50, [1] * 51, [999], [-1]):
                 with pytest.raises(ValueError, match="prompt"):
@@ -112,10 +152,14 @@ def test_the_context_clips_max_tokens():
 def test_bad_settings():
     model = ScriptedModel("", context=50)
     with pytest.raises(ValueError, match="max_waiting"):
-        AsyncLLMEngine(model, ByteTokenizer(), max_waiting=-1)
+        scripted_engine(model, max_waiting=-1)
     for length in (0, 1, 51):
         with pytest.raises(ValueError, match="max_model_len"):
-            AsyncLLMEngine(model, ByteTokenizer(), max_model_len=length)
+            scripted_engine(model, max_model_len=length)
+    with pytest.raises(ValueError, match="max_num_seqs"):
+        scripted_engine(model, max_num_seqs=0)
+    with pytest.raises(ValueError, match="no such backend"):
+        scripted_engine(model, attention="no such backend")
 
 
 def test_abort_stops_within_a_token():
@@ -142,7 +186,7 @@ def test_aborting_one_that_waits():
     async def test():
         model = ScriptedModel("ab")
         model.before_step = turnstile = Turnstile()
-        async with started(model, max_waiting=1) as engine:
+        async with started(model, max_num_seqs=1, max_waiting=1) as engine:
             first, second = engine.generate([1], LONG, "1"), engine.generate([2], LONG, "2")
             with pytest.raises(QueueFull):
                 engine.generate([3], LONG, "3")
@@ -171,11 +215,11 @@ def test_a_caller_who_leaves_frees_the_engine(leave):
                 await until(lambda: model.steps == 3)  # it waits for its third
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+            assert not engine._requests  # its place is free already
             turnstile.allow(1000)
-            before = model.steps
             assert len((await collect(engine.generate([2], LONG, "b"))).token_ids) == 91
-            assert model.steps - before <= 91 + 2
             assert model.prompts == [[1], [2]]
+            assert model.batches[4:] == [[1]] * (len(model.batches) - 4)  # nothing was computed for the one who left
 
     run(test)
 
@@ -183,7 +227,7 @@ def test_a_caller_who_leaves_frees_the_engine(leave):
 def test_a_caller_whose_event_loop_is_gone():
     model = ScriptedModel("x" * 90)
     model.before_step = turnstile = Turnstile()
-    engine = AsyncLLMEngine(model, ByteTokenizer())
+    engine = scripted_engine(model)
     engine.start()
     forgotten = []
 

@@ -1,15 +1,17 @@
 """The engine's answers, with a scripted model and with a tiny one."""
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
-from shared.inference.engine import WARM_UP_ID, AsyncLLMEngine, QueueFull, RequestOutput
+from shared.inference.async_engine import WARM_UP_ID
 from shared.inference.generate import generate
+from shared.inference.outputs import QueueFull, RequestOutput
 from shared.inference.sampling import SamplingParams
-from tests.inference.engines import LONG, collect, run, started, until
-from tests.inference.scripted import EOS, SILENT, ByteTokenizer, ScriptedModel, Turnstile
+from tests.inference.engines import LONG, PlainTokenizer, collect, run, started, until
+from tests.inference.scripted import EOS, SILENT, ScriptedModel, Turnstile
 from tests.tiny import tiny_model
 
 
@@ -71,21 +73,45 @@ def test_special_tokens_have_no_text():
     run(test)
 
 
-def test_the_engine_adds_nothing_to_the_loop():
-    """A real (tiny) model, sampled: the same tokens as the loop alone gives, however many others wait."""
+@pytest.mark.parametrize("max_num_seqs", [1, 3, 64])
+def test_the_same_tokens_as_the_loop_alone(max_num_seqs):
+    """A real (tiny) model, sampled, in float64: however many share the steps, each answer is its own."""
     model = tiny_model()
     params = [SamplingParams(max_tokens=12, temperature=1.5, seed=seed) for seed in range(5)]
-    expected = [list(generate(model, [3, 1, 4], p)) for p in params]
+    prompts = [[3, 1, 4, 1, 5, 9, 2, 6][: seed + 3] * (3 * seed + 1) for seed in range(5)]
+    expected = [list(generate(model, prompt, p)) for prompt, p in zip(prompts, params, strict=True)]
     assert len(set(map(tuple, expected))) == 5
 
     async def test():
-        tokenizer = ByteTokenizer()
-        tokenizer.eos_ids, tokenizer.special_tokens = frozenset(), {}
-        engine = AsyncLLMEngine(model, tokenizer)
-        engine.start()
-        answers = await asyncio.gather(*(collect(engine.generate([3, 1, 4], p, f"{p.seed}")) for p in params))
-        await engine.stop()
-        assert [answer.token_ids for answer in answers] == expected
+        settings = {"tokenizer": PlainTokenizer(), "max_num_seqs": max_num_seqs, "max_num_batched_tokens": 64}
+        async with started(model, prefix_caching=True, **settings) as engine:
+            asked = [engine.generate(prompt, p, f"{p.seed}") for prompt, p in zip(prompts, params, strict=True)]
+            assert [answer.token_ids for answer in await asyncio.gather(*map(collect, asked))] == expected
+
+    run(test)
+
+
+def test_several_answers_to_one_prompt():
+    """The k-th is what seed + k gives alone; each output names its answer, and each answer ends once."""
+    model = tiny_model()
+    params = SamplingParams(max_tokens=6, temperature=1.5, seed=10, n=3)
+    expected = [list(generate(model, [3, 1, 4], replace(params, n=1, seed=10 + k))) for k in range(3)]
+
+    async def test():
+        async with started(model, tokenizer=PlainTokenizer(), max_num_seqs=2) as engine:
+            got, ends = [[], [], []], []
+            async for output in engine.generate([3, 1, 4], params, "a"):
+                got[output.index] += output.token_ids
+                ends += [output.index] * (output.finish_reason is not None)
+            assert got == expected
+            assert sorted(ends) == [0, 1, 2]
+
+            outputs, ends = engine.generate([3, 1, 4], replace(params, max_tokens=200), "b"), []
+            await anext(outputs)
+            engine.abort("b")
+            async for output in outputs:
+                ends += [output.index] * (output.finish_reason == "abort")
+            assert sorted(ends) == [0, 1, 2]
 
     run(test)
 
@@ -95,22 +121,22 @@ def test_what_retry_after_counts(monkeypatch):
 
     async def test():
         model, clock = ScriptedModel("ab"), [100.0]
-        monkeypatch.setattr("shared.inference.engine.time", SimpleNamespace(monotonic=lambda: clock[0]))
+        monkeypatch.setattr("shared.inference.async_engine.time", SimpleNamespace(monotonic=lambda: clock[0]))
 
         def four_seconds_a_step(done):
             clock[0] += 4
             engine.abort("left")
 
         model.before_step = four_seconds_a_step
-        async with started(model, max_waiting=2) as engine:
+        async with started(model, max_waiting=2, max_num_seqs=1) as engine:
             await collect(engine.generate([1], SamplingParams(max_tokens=1), WARM_UP_ID))
             assert (await collect(engine.generate([1], LONG, "left"))).finish_reason == "abort"
             await collect(engine.generate([1], LONG, "whole"))  # three steps
             assert list(engine._service_times) == [12]
-            model.before_step = turnstile = Turnstile()
+            model.before_step = turnstile = Turnstile(1)
             steps = model.steps
             engine.generate([1], LONG, "running")
-            await until(lambda: model.steps == steps + 1)
+            await until(lambda: model.steps == steps + 2)  # its second step has begun, so the first is accounted for
             engine.generate([1], LONG, "first")
             engine.generate([1], LONG, "second")
             clock[0] += 5
@@ -120,5 +146,27 @@ def test_what_retry_after_counts(monkeypatch):
             clock[0] += 35
             assert engine.retry_after() == pytest.approx(40 + 2 * 12)
             turnstile.allow(100)
+
+    run(test)
+
+
+def test_waiting_is_shorter_where_many_are_served_at_a_time(monkeypatch):
+    async def test():
+        model, clock = ScriptedModel("x" * 90), [100.0]
+        monkeypatch.setattr("shared.inference.async_engine.time", SimpleNamespace(monotonic=lambda: clock[0]))
+        model.before_step = turnstile = Turnstile(1)
+        async with started(model, max_waiting=8, max_num_seqs=4) as engine:
+            engine._service_times.append(20)
+            with engine._changed:  # the thread sees all four together
+                for i in range(4):
+                    engine.generate([i], LONG, f"running {i}")
+            await until(lambda: model.steps == 2)
+            for i in range(8):
+                engine.generate([i], LONG, f"waiting {i}")
+            clock[0] += 8
+            with pytest.raises(QueueFull) as refusal:
+                engine.check_place()
+            assert refusal.value.retry_after_s == pytest.approx(20 - 8 + 8 / 4 * 20)
+            turnstile.allow(1000)
 
     run(test)
