@@ -1,12 +1,15 @@
 """`python -m chapters bench`: the same trace on each stack, and the book's parts against what people use."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from chapters.bench_stacks import CURRENT, Dtype, Stack, measure, print_table
+from chapters.bench_display import print_engine, print_table, shown
+from chapters.bench_engine import Precision, choose_peers, run_engine
+from chapters.bench_stacks import CHAPTER, CURRENT, Dtype, Stack, measure
 from chapters.bench_table import record
 from chapters.console import console
 from chapters.regions import BookError
@@ -26,11 +29,11 @@ def bench(
     context: typer.Context,
     trace: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="the requests, as JSON (bench make-trace); default: two of 256 new tokens"),
+        typer.Option(metavar="FILE", help="the requests, as JSON (bench make-trace); default: a dozen short ones"),
     ] = None,
     json: JsonOut = None,
     stack: Annotated[
-        Stack | None, typer.Option(help="what to measure; default: all, or with --json the newest, cached")
+        Stack | None, typer.Option(help="what to measure; default: all, or with --json the newest")
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads; one is slow, but steady")] = 1,
     model: Annotated[
@@ -45,10 +48,10 @@ def bench(
     if context.invoked_subcommand is not None:
         return
     if json is not None and stack is Stack.all:
-        raise BookError("--json writes the report of one stack; choose it: --stack naive, or --stack cached")
+        raise BookError("--json writes the report of one stack; choose it, as in --stack naive")
     prepare_output(json)
     chosen = stack or (CURRENT if json else Stack.all)
-    stacks = [Stack.naive, Stack.cached] if chosen is Stack.all else [chosen]
+    stacks = list(CHAPTER) if chosen is Stack.all else [chosen]
     reports = measure(stacks, trace, threads, model, dtype)
     print_table(reports)
     if json is not None:
@@ -120,6 +123,44 @@ def model(json: JsonOut = None, keep: Keep = False) -> None:
     run_parts("model", parts, json, keep)
 
 
+@app.command()
+def engine(
+    json: JsonOut = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="the requests, all at once whatever their times; default: 64")
+    ] = None,
+    peers: Annotated[bool, typer.Option("--peers", help="measure what people would use instead, too")] = False,
+    peer: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="only this peer; may be given more than once")
+    ] = None,
+    peers_python: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH", help="the interpreter of an environment that has the peers", show_default="this one"
+        ),
+    ] = sys.executable,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads, the same for all")] = 1,
+    dtype: Annotated[Precision, typer.Option(help="the engine's number format; peers have their own")] = Precision.fp32,
+    scaling: Annotated[bool, typer.Option("--scaling", help="the trace on twice the threads as well")] = False,
+    model: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="a model's folder; default: SmolLM2-135M-Instruct")
+    ] = None,
+    keep: Keep = False,
+) -> None:
+    """Chapters 9 to 12: the engine on a trace, in one stream and on a long prompt, and its peers on the same."""
+    prepare_output(json)
+    report = run_engine(trace, model, threads, dtype, scaling, choose_peers(peers, peer or []), peers_python)
+    print_engine(report)
+    if json is not None:
+        write_report(json, report)
+    if report["interrupted"]:
+        console.print("interrupted: these are the numbers so far")
+        raise typer.Exit(130)
+    if keep:
+        name = "engine" if dtype is Precision.fp32 else f"engine --dtype {dtype}"
+        console.print(f"{record(name, report)}: written; now python -m chapters build", markup=False)
+
+
 def run_parts(name: str, parts: dict[str, Callable[[], dict[str, Any]]], json: Path | None, keep: bool) -> None:
     """Measure each part, print its numbers, and write them where they are wanted: all of them under their parts' names,
     or, where the benchmark is one part, plainly."""
@@ -131,8 +172,7 @@ def run_parts(name: str, parts: dict[str, Callable[[], dict[str, Any]]], json: P
         except ImportError as error:  # a library to compare with
             raise BookError(str(error)) from None
         for key, value in report[part].items():
-            shown = f"{value:.4g}" if isinstance(value, float) else str(value)
-            console.print(f"{part:<9} {key:<28} {shown}", markup=False)
+            console.print(f"{part:<9} {key:<28} {shown(value)}", markup=False)
     whole = report.get(name, report)
     if json is not None:
         write_report(json, whole)

@@ -7,9 +7,29 @@ from typing import Any
 
 from chapters import ROOT
 from chapters.regions import BookError
+from shared.inference.peers import PEERS
 from shared.measure.files import write_json
 
 Numbers = dict[str, Any]
+
+
+def engine_rows(r: Numbers) -> list[tuple[str, str]]:
+    """The engine's numbers in one cell, all peers' in the other."""
+    ours = r["engine"]
+    threads = f"{r['threads']} thread{'s' if r['threads'] > 1 else ''}"
+    peers = [(name, group) for name, group in r.items() if name in PEERS]
+    return [
+        (
+            f"{r['requests']} requests at once, {threads}: {ours['out_tok_s']:.0f} output tokens a second; "
+            f"one stream {ours['decode1_tok_s']:.0f}, prefill {ours['prefill512_tok_s']:.0f}",
+            " · ".join(
+                f"{name}: {g['out_tok_s']:.0f}; {g['decode1_tok_s']:.0f}, {g['prefill512_tok_s']:.0f}"
+                for name, g in peers
+            ),
+        )
+    ]
+
+
 # command -> rows: what is measured and ours, what it is compared with
 ROWS: dict[str, Callable[[Numbers], list[tuple[str, str]]]] = {
     "mlp": lambda r: [
@@ -49,6 +69,8 @@ ROWS: dict[str, Callable[[Numbers], list[tuple[str, str]]]] = {
             "",
         ),
     ],
+    "engine": engine_rows,
+    "engine --dtype int8": engine_rows,
 }
 
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from chapters import ROOT, bench, bench_stacks
 from chapters.regions import BookError
 from shared.measure import scoreboard
+from shared.measure.trace import TraceRequest
 from tests.tiny import TINY, tiny_model
 
 
@@ -45,17 +46,23 @@ def run(*arguments, code: int = 0) -> str:
     return result.output
 
 
-def test_both_stacks(model, board, trace):
-    output = run("--trace", trace, "--model", model, "--dtype", "float64", "--threads", 1)
-    assert "naive" in output
+def test_all_stacks(model, board, trace):
+    output = run("--trace", trace, "--model", model, "--dtype", "float32", "--threads", 1)
     assert "times as many tokens per second" in output
     rows = scoreboard.load()
-    assert [(row["name"], row["chapter"]) for row in rows] == [("naive", 0), ("cached", 9)]
-    assert rows[0]["trace"] == rows[1]["trace"]
+    assert [(row["name"], row["chapter"]) for row in rows] == [
+        ("naive", 0), ("cached", 9), ("paged", 10), ("static batch", 11), ("window", 11), ("continuous", 12),
+        ("prefix", 12), ("int8", 12),
+    ]  # fmt: skip
+    assert len({row["trace"] for row in rows}) == 1
     assert all(row["output_tokens"] == 7 and row["output_tok_s"] > 0 for row in rows)
+    assert [row["dtype"] for row in rows] == ["float32"] * 7 + ["int8"]
+    assert rows[4]["tpot_p50_s"] is None  # a batcher's answers come in one piece
+    for name, _ in bench_stacks.WHAT.items():
+        assert f"{name}: " in output
 
 
-@pytest.mark.parametrize("stack", ["naive", "cached"])
+@pytest.mark.parametrize("stack", [stack for stack in bench_stacks.CHAPTER if stack != "int8"])
 def test_report(model, board, trace, tmp_path, stack):
     out = tmp_path / "new" / "out.json"
     run("--trace", trace, "--json", out, "--stack", stack, "--model", model, "--dtype", "float64", "--threads", 1)
@@ -66,19 +73,34 @@ def test_report(model, board, trace, tmp_path, stack):
     assert [row["output_tokens"] for row in report["requests"]] == [4, 3]
     assert [row["at"] for row in report["requests"]] == [0.0, 0.05]
     assert report["total"]["wall_s"] >= 0.05  # the second came no earlier
-    assert [row["name"] for row in scoreboard.load()] == [stack]
+    assert [row["name"] for row in scoreboard.load()] == [stack.replace("-", " ")]
 
 
 def test_json_alone_means_the_newest_stack(model, board, trace, tmp_path):
     run("--trace", trace, "--json", tmp_path / "o.json", "--model", model, "--dtype", "float64")
-    assert json.loads((tmp_path / "o.json").read_text())["stack"] == "cached"
+    assert json.loads((tmp_path / "o.json").read_text())["stack"] == "continuous"
 
 
-def test_stacks_say_the_same(model):
+def test_the_default_trace_has_a_shared_beginning_that_some_stack_finds(model, monkeypatch):
+    trace = bench_stacks.default_trace()
+    assert len({request.prompt_ids[: bench_stacks.SHARED_TOKENS] for request in trace}) == 1
+    assert len({request.prompt_ids for request in trace}) == len(trace)
+    made = []
+
+    class Watched(bench_stacks.EngineSteps):
+        def __init__(self, *arguments, **settings):
+            super().__init__(*arguments, **settings)
+            made.append(self.engine)
+
+    monkeypatch.setattr(bench_stacks, "EngineSteps", Watched)
+    small = [TraceRequest(tuple(t % 97 for t in r.prompt_ids), 2) for r in trace]
     loaded, _ = bench_stacks.load(model, bench_stacks.Dtype.float64)
-    answers = [list(bench_stacks.make_stack(stack, loaded)((3, 1, 4, 1, 5), 40)) for stack in bench_stacks.CHAPTER]
-    assert len(answers[0]) == 40
-    assert answers[0] == answers[1]
+    for stack in (bench_stacks.Stack.paged, bench_stacks.Stack.continuous, bench_stacks.Stack.prefix):
+        assert bench_stacks.run(stack, loaded, small)["errors"] == {}
+    paged, continuous, prefix = made
+    assert paged.scheduler.max_num_seqs == 1
+    assert (paged.blocks.hit_tokens, continuous.blocks.hit_tokens) == (0, 0)
+    assert prefix.blocks.hit_tokens >= bench_stacks.SHARED_TOKENS
 
 
 def refused(*arguments, match: str) -> None:
@@ -118,7 +140,7 @@ def test_interrupted_run_keeps_its_report_off_the_board(model, board, trace, tmp
             raise KeyboardInterrupt
         yield from range(n)
 
-    monkeypatch.setattr(bench_stacks, "make_stack", lambda stack, model: generate)
+    monkeypatch.setattr(bench_stacks, "one_at_a_time", lambda stack, model: generate)
     out = tmp_path / "o.json"
     output = run("--trace", trace, "--json", out, "--stack", "naive", "--model", model, code=130)
     assert "interrupted" in output
