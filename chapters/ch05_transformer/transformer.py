@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/model/transformer.py (version db0659b284d9).
+# Yours to finish. Generated from shared/model/transformer.py (version 88873fe9eaae).
 """The Llama family in plain torch: pure functions for the layers, and a model that strings them together.
 
 Tensors of heads have the layout [batch, heads, length, head_dim]. Nothing here keeps state between two calls: what a
@@ -262,7 +262,10 @@ class Transformer(nn.Module):
             raise ValueError(f"ids must be [batch, length] with at least one token, not {list(ids.shape)}")
         if caches is not None and len(caches) != len(self.model.layers):
             raise ValueError(f"{len(caches)} caches for {len(self.model.layers)} layers; there must be one for each")
-        start: int = getattr(caches[0], "length", 0) if caches else 0
+        starts: set[int] = {getattr(cache, "length", 0) for cache in caches or ()} or {0}
+        if len(starts) > 1:
+            raise ValueError(f"the layers' caches are out of step: they hold {min(starts)} to {max(starts)} tokens")
+        start = starts.pop()
         end, context = start + ids.shape[1], self.config.max_position_embeddings
         if end > context:
             raise ValueError(f"{end} tokens are more than the model's context of {context}")

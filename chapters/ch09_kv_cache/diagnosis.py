@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/inference/diagnosis.py (version f5d708daf102).
+# Yours to finish. Generated from shared/inference/diagnosis.py (version 720ff37afff8).
 """Which fault has a loop, or a sampler, that answers wrongly? Found out from outside, without reading its code."""
 
 from chapters import Todo
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shared.inference.generate import PREFILL_CHUNK
 from shared.model.transformer import Transformer
 
 Loop = Callable[[Any, Sequence[int], int], list[int]]  # model, prompt, number of tokens -> the answer's ids
@@ -18,7 +19,9 @@ SHARED = "caches outlive their request"
 FORGOTTEN = "earlier tokens are not in the caches"
 FED_AGAIN = "tokens fed again to a warm cache"
 POSITIONS = "positions don't go on from the cache"
+TOO_MANY = "one call too many"
 LOST = "the answer is lost"
+OTHER_TOKENS = "other tokens are fed than those of the text"
 NOT_GREEDY = "not greedy at temperature 0"
 NO_MASK = "tokens see what comes after them"
 HEALTHY = "healthy"
@@ -44,7 +47,7 @@ class Call:
 class Observation:
     """What was seen of a loop: the prompt it got, the answer it gave, and every call of the model it made for that.
 
-    truth: the naive loop's greedy answer to the same prompt.
+    truth: the naive loop's greedy answer to the same prompt, as many tokens as the loop was asked for.
     """
 
     prompt: list[int]
@@ -60,11 +63,14 @@ class Recorder(nn.Module):
         super().__init__()
         self.inner, self.config, self.calls = model, model.config, list[Call]()
 
-    def forward(self, ids: Tensor, caches: Any = None, **settings: Any) -> Tensor:
+    def forward(
+        self, ids: Tensor, caches: Any = None, last_only: bool = False, positions: Any = None, **settings: Any
+    ) -> Tensor:
         cached = caches[0].length if caches else 0
-        positions = settings.get("positions")
         where = list(range(cached, cached + ids.shape[1])) if positions is None else positions.flatten().tolist()
-        logits: Tensor = self.inner(ids, caches, **settings)
+        if positions is not None:
+            settings["positions"] = positions
+        logits: Tensor = self.inner(ids, caches, last_only=last_only, **settings)
         self.calls.append(Call(cached, ids[0].tolist(), where, int(logits[0, -1].argmax())))
         return logits
 
@@ -73,11 +79,26 @@ class Recorder(nn.Module):
 def observe(loop: Loop, model: Transformer, prompt: Sequence[int], max_tokens: int) -> Observation:
     """Let a loop answer, and watch it. It answers another prompt first: some faults show only with the second request.
 
-    The prompt must be short enough for the loop to read it in one call.
+    Both requests see the same model, so that what a loop keeps on the model is found too. The model should be float64:
+    in float32 two nearly equal logits may change places between a cached and a naive loop, and a healthy one looks ill.
+    Raises ValueError when nothing could be seen: for a prompt of one token (no mask can be missing) or one that a loop
+    may read in pieces (more than PREFILL_CHUNK tokens), for fewer than 2 tokens asked for, and for a loop that calls no
+    model, returns no list, or more tokens than it was asked for.
     """
-    loop(model, list(reversed(prompt)), max_tokens)
+    if not 2 <= len(prompt) <= PREFILL_CHUNK:
+        raise ValueError(f"the prompt must have 2 to {PREFILL_CHUNK} tokens, not {len(prompt)}")
+    if max_tokens < 2:
+        raise ValueError(f"max_tokens must be at least 2, not {max_tokens}: many faults show from the second token on")
     recorder = Recorder(model)
+    loop(recorder, list(reversed(prompt)), max_tokens)
+    recorder.calls.clear()
     answer = loop(recorder, list(prompt), max_tokens)
+    if not isinstance(answer, list):
+        raise ValueError(f"the loop must return the answer's ids, a list, and returned {type(answer).__name__}")
+    if len(answer) > max_tokens:
+        raise ValueError(f"the loop gave {len(answer)} tokens, asked for {max_tokens}: the prompt is not the answer's")
+    if not recorder.calls:
+        raise ValueError("the loop never called the model that it was given")
     ids = list(prompt)
     for _ in range(max_tokens):
         ids.append(int(model(torch.tensor([ids]))[0, -1].argmax()))
@@ -88,14 +109,17 @@ def diagnose_loop(seen: Observation) -> str:
     """The fault that was seen, one of the names above. Call number i, from 0, should leave len(prompt) + i tokens in
     the caches: those that were there and those it was fed. The first line that fits is the answer:
 
-    SHARED      the first call found tokens in the caches
-    FORGOTTEN   a call left fewer tokens in the caches than it should
-    FED_AGAIN   a call left more
-    POSITIONS   a call's tokens don't stand at cached, cached + 1, ...
-    LOST        the answer is shorter than the number of calls
-    NOT_GREEDY  the answer isn't made of each call's best token
-    NO_MASK     the model was asked the right things, its best tokens were taken, and still the answer isn't the truth
-    HEALTHY     it is
+    SHARED        the first call found tokens in the caches
+    FORGOTTEN     a call left fewer tokens in the caches than it should
+    FED_AGAIN     a call left more
+    POSITIONS     a call's tokens don't stand at cached, cached + 1, ...
+    TOO_MANY      more calls than tokens were asked for
+    LOST          the answer is shorter than the number of calls
+    OTHER_TOKENS  a call was fed other tokens than prompt + answer has at cached, cached + 1, ...
+    NOT_GREEDY    the answer isn't made of each call's best token
+    NO_MASK       the model was asked the right things, its best tokens were taken, and still the answer isn't how
+                  the truth begins (a loop may end before it, with an end token)
+    HEALTHY       it is
     """
     # exercise 9.12: the table, line by line
     raise Todo("9.12")
@@ -107,7 +131,7 @@ def diagnose_sampler(sampler: Sampler) -> str:
 
     ZERO          at temperature 0 the largest logit hasn't got all the probability (it may be nan, or as if at 1)
     UPSIDE_DOWN   at a higher temperature the likeliest token is likelier
-    OVERFLOW      at a small temperature, not 0, the probabilities are no numbers
+    OVERFLOW      at a tiny temperature, not 0, the probabilities are no numbers
     CUT_OFF       at an enormous temperature the tokens aren't equally likely
     FILTER_FIRST  at a high temperature, when all tokens are nearly equally likely, top-p still keeps but the usual few
     HEALTHY       none of these

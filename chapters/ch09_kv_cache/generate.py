@@ -1,7 +1,8 @@
-# Yours to finish. Generated from shared/inference/generate.py (version ae3dd8c56435).
+# Yours to finish. Generated from shared/inference/generate.py (version 7f1989cc7d01).
 """The loop: one request, one token at a time, each computed once and remembered."""
 
 from chapters import Todo
+import reprlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
@@ -16,7 +17,11 @@ PREFILL_CHUNK = 256
 
 
 def check_prompt(prompt_ids: Sequence[int], vocab_size: int, max_model_len: int) -> None:
-    """Raise ValueError when the prompt is empty, leaves no room for an answer, or holds an id the model hasn't got."""
+    """Raise ValueError when the prompt is no list of ids, is empty, leaves no room for an answer, or holds an id the
+    model hasn't got."""
+    if not isinstance(prompt_ids, Sequence) or isinstance(prompt_ids, str | bytes):
+        kind = type(prompt_ids).__name__
+        raise ValueError(f"the prompt must be a list of token ids, not {kind}; encode a text, take a tensor's tolist()")
     if not prompt_ids:
         raise ValueError("the prompt is empty: there is nothing to continue")
     if len(prompt_ids) >= max_model_len:
@@ -24,8 +29,11 @@ def check_prompt(prompt_ids: Sequence[int], vocab_size: int, max_model_len: int)
             f"the prompt has {len(prompt_ids)} tokens, and the model's context is {max_model_len} tokens "
             "for the prompt and the answer together; shorten the prompt"
         )
-    if min(prompt_ids) < 0 or max(prompt_ids) >= vocab_size:
-        raise ValueError(f"the prompt holds token ids outside 0 to {vocab_size - 1}")
+    for place, id in enumerate(prompt_ids):
+        if type(id) is not int or not 0 <= id < vocab_size:
+            raise ValueError(
+                f"the prompt holds token ids outside 0 to {vocab_size - 1}: {reprlib.repr(id)} at place {place}, from 0"
+            )
 
 
 @torch.inference_mode()
@@ -41,11 +49,14 @@ def generate(
     Ends after params.max_tokens, at the end of the model's context, or with a token of `eos_ids`, which is yielded too,
     as the last (unless params.ignore_eos). `cancelled` is asked before each step; True ends the answer there.
     Every token goes through the model once: the prompt in pieces of at most PREFILL_CHUNK, then each new token alone.
-    Raises ValueError, when the first token is asked for, for a prompt that doesn't fit (see check_prompt), and for
-    `stop`, `n` and `logprobs`, which need text or several answers: those are the engine's business.
+    Raises ValueError, when the first token is asked for, for a prompt that doesn't fit (see check_prompt), for eos_ids
+    that are no collection, and for `stop`, `n` and `logprobs`, which need text or several answers: those are the
+    engine's business.
     """
     if params.stop or params.n != 1 or params.logprobs is not None:
         raise ValueError("generate yields the ids of one answer: stop texts, n and logprobs are the engine's business")
+    if not isinstance(eos_ids, Collection):
+        raise ValueError(f"eos_ids must be a set or list of token ids, not {eos_ids!r}")
     check_prompt(prompt_ids, model.config.vocab_size, model.config.max_position_embeddings)
     total = min(len(prompt_ids) + params.max_tokens, model.config.max_position_embeddings)
     # exercise 9.9: caches for `total` tokens; then, for each position: feed what is new, sample, yield, maybe stop

@@ -1,9 +1,10 @@
-# Yours to finish. Generated from shared/inference/sampling.py (version b3dbae2b415b).
+# Yours to finish. Generated from shared/inference/sampling.py (version f8934793a192).
 """From the logits of one position to the next token."""
 
 from chapters import Todo
 import hashlib
 import math
+import operator
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +18,9 @@ from shared.inference.filters import probabilities as probabilities
 from shared.inference.filters import top_k_filter as top_k_filter
 from shared.inference.filters import top_p_filter as top_p_filter  # "as": to be had from here too
 
-WHOLE_NUMBERS = {"max_tokens": 1, "top_k": 0, "seed": None, "n": 1}  # and the least that each may be
-# The penalty's bounds keep logits from becoming infinite; nobody uses more than 2.
+# The least and the most that each may be. A seed is 64 bits, as in the API.
+WHOLE_NUMBERS = {"max_tokens": (1, sys.maxsize), "top_k": (0, sys.maxsize), "seed": (-(2**63), 2**63 - 1),
+                 "n": (1, sys.maxsize), "logprobs": (0, sys.maxsize)}  # fmt: skip
 NUMBERS = {"temperature": (0, math.inf), "top_p": (0, 1), "min_p": (0, 1), "repetition_penalty": (0.01, 100)}
 
 
@@ -48,24 +50,26 @@ class SamplingParams:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        for name, least in WHOLE_NUMBERS.items():
-            self._check_whole(name, least)
-        if self.logprobs is not None:
-            self._check_whole("logprobs", 0)
+        for name, (least, most) in WHOLE_NUMBERS.items():
+            value = getattr(self, name)
+            if name == "logprobs" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+                bound = f"of at least {least}" if most == sys.maxsize else f"between {least} and {most}"
+                raise ValueError(f"{name} must be a whole number {bound}, not {_shown(value)}")
         for name, (low, high) in NUMBERS.items():
             value = getattr(self, name)
             number = isinstance(value, int | float) and not isinstance(value, bool) and value <= sys.float_info.max
             if not number or not low <= value <= high:
                 bound = f"of at least {low}" if high == math.inf else f"between {low} and {high}"
-                raise ValueError(f"{name} must be a finite number {bound}, not {value!r}")
+                raise ValueError(f"{name} must be a finite number {bound}, not {_shown(value)}")
         if not isinstance(self.stop, tuple) or not all(isinstance(text, str) and text for text in self.stop):
             raise ValueError(f"stop must be a tuple of texts, none of them empty, not {self.stop!r}")
 
-    def _check_whole(self, name: str, least: int | None) -> None:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
-            bound = "" if least is None else f" of at least {least}"
-            raise ValueError(f"{name} must be a whole number{bound}, not {value!r}")
+
+def _shown(value: object) -> str:
+    """repr, also of a number that has more digits than Python is willing to write."""
+    return "a number of thousands of digits" if isinstance(value, int) and abs(value) > 10**30 else repr(value)
 
 
 def sample(logits: Tensor, params: SamplingParams, position: int, token_ids: Sequence[int] = ()) -> int:
@@ -76,12 +80,18 @@ def sample(logits: Tensor, params: SamplingParams, position: int, token_ids: Seq
     their ids, share the stretch from 0 to 1 by their probabilities, and the token is the one whose part `uniform` of
     (seed, position) falls into; a part begins with its left end. So the draw depends on (seed, position) alone: not on
     what else runs in the batch, nor on whether the tokens before it were computed in one go or after a restart.
-    Raises ValueError when the logits hold NaN or infinity (minus infinity is fine: a token that can't be chosen).
+    (Where top_k cuts between equal logits, torch.topk chooses which stay: always the same on the same device.)
+    Raises ValueError when the logits aren't one row, or hold NaN or infinity (minus infinity is fine: a token that
+    can't be chosen).
 
     With probabilities 0.2, 0.5 and 0.3 a draw of 0.1 is token 0, of 0.2 token 1, of 0.69 token 1, of 0.7 token 2.
     """
+    if logits.dim() != 1:
+        raise ValueError(f"logits must be those of one position, [vocab], not {list(logits.shape)}")
     if not math.isfinite(logits.max()):
         raise ValueError(f"the model's logits for position {position} are not finite numbers")
+    if params.repetition_penalty != 1:  # it may make a number of 16 bits infinite
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     # exercise 9.6: the penalty where there is one; greedy without a draw; else candidates(), their cumulative sum, and
     #   the first whose sum is above uniform(params.seed, position), times the last sum: rounding may leave it below 1
     raise Todo("9.6")
@@ -122,5 +132,6 @@ def likely_enough(probs: Tensor, p: float) -> Tensor:
 
 def uniform(seed: int, position: int) -> float:
     """A number in [0, 1) that is always the same for (seed, position), and unrelated to that of any other pair."""
+    seed, position = operator.index(seed), operator.index(position)  # 3.0 is another text, and True, too
     digest = hashlib.blake2b(f"{seed},{position}".encode(), digest_size=8).digest()
     return (int.from_bytes(digest) >> 12) / 2**52  # 52 bits: times a sum near 1 it can't round up to the sum

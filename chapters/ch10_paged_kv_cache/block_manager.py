@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/inference/block_manager.py (version 7b1eeb8f1d84).
+# Yours to finish. Generated from shared/inference/block_manager.py (version d5c115bdd0be).
 """Which sequence holds which blocks of the KV pool: reference counts, the prefix cache, and what is evicted when.
 
 A block has room for `block_size` tokens' keys and values, of every layer. This module deals in block numbers only; the
@@ -21,6 +21,12 @@ def block_name(before: bytes, token_ids: Sequence[int]) -> bytes:
 
     before: the name of the block before this one, or for the first block the manager's `root`. The same tokens after
     another beginning have other keys and values, so they must get another name; and the same name in every process.
+
+    >>> first = block_name(b"root", [5, 6])
+    >>> len(first), first == block_name(b"root", [5, 6]), first == block_name(b"root", [6, 5])
+    (16, True, False)
+    >>> block_name(first, [5, 6]) == first  # the same tokens, after another beginning
+    False
     """
     # exercise 10.5: hash the name before and the ids together; array("q", ids).tobytes() makes bytes of ids
     raise Todo("10.5")
@@ -31,8 +37,8 @@ class BlockManager:
     """Hands out the blocks 0 to num_blocks - 1, and takes them back.
 
     version: names the model and whatever else decides what is in a block; blocks of one version are never found under
-    another. A block that nobody holds keeps its name, and what is in it, until it is handed out again: those without
-    a name first, then the least recently used.
+    another. A block that nobody holds keeps its name, and what is in it, until it is handed out again. The free list is
+    kept in that order, by `release`: those without a name first, then the least recently used.
     """
 
     def __init__(self, num_blocks: int, block_size: int, version: str = "", prefix_caching: bool = True) -> None:
@@ -78,8 +84,14 @@ class BlockManager:
     def take(self, n: int) -> list[int]:
         """n free blocks, the first of the free list, each with one holder now. Raises OutOfBlocks, and takes none then.
 
-        A block that is handed out loses its name: what is in it will be overwritten.
+        A block that is handed out loses its name: what is in it will be overwritten. Raises ValueError for n below 0.
+
+        >>> manager = BlockManager(num_blocks=4, block_size=16)
+        >>> manager.take(3), manager.ref_counts, manager.num_free
+        ([0, 1, 2], [1, 1, 1, 0], 1)
         """
+        if n < 0:
+            raise ValueError(f"{n} blocks asked for")
         # exercise 10.3: too few? Else pop n blocks from the front of self._free, forget their names, and count a holder
         raise Todo("10.3")
         # end
@@ -89,8 +101,19 @@ class BlockManager:
 
         Blocks that nobody holds any more are free. A named one goes to the end of the free list, one without a name to
         its front, for it's of no use to anyone. The last block is freed first, so that beginnings are kept longest.
-        Raises ValueError for a block that nobody holds.
+        Raises ValueError for a block that nobody holds; those behind it in the table are released then.
+
+        >>> manager = BlockManager(num_blocks=3, block_size=16)
+        >>> table = manager.take(2)
+        >>> other = manager.share(table[:1])
+        >>> manager.release(table)
+        >>> table, manager.ref_counts, manager.num_free  # block 0 has another holder
+        ([], [1, 0, 0], 2)
+        >>> manager.take(2)  # block 1 has no name, so it's handed out before block 2
+        [1, 2]
         """
+        if strange := [block for block in table if not 0 <= block < self.num_blocks]:
+            raise ValueError(f"block {strange[0]} is released, and there are 0 to {self.num_blocks - 1}")
         # exercise 10.4: from the last block to the first: one holder less, and into the free list when none is left
         raise Todo("10.4")
         # end
@@ -99,6 +122,11 @@ class BlockManager:
         """The blocks that hold the longest known beginning of these tokens. Nothing is taken yet.
 
         At least one token is left to compute, even if all are known: nobody kept the last one's logits.
+
+        >>> manager = BlockManager(num_blocks=4, block_size=2)
+        >>> manager.publish(manager.take(2), [5, 6, 7, 8], [], n_computed=4)
+        >>> manager.match([5, 6, 7, 8, 9]), manager.match([5, 6, 7, 8]), manager.match([7, 8, 9])
+        ([0, 1], [0], [])
         """
         # exercise 10.6: block by block, as long as a token is left after it: its name, and the block that has it
         raise Todo("10.6")
@@ -125,7 +153,19 @@ class BlockManager:
         table, token_ids: a sequence's; n_computed: its first n_computed tokens are in the pool, and only blocks full of
         such tokens get a name. names: the names of the table's first blocks so far; grows with it.
         A name that another block has stays with that one, and so does a block's name.
+        Raises ValueError when fewer tokens or blocks are given than are said to be computed.
+
+        >>> manager, names = BlockManager(num_blocks=4, block_size=2), []
+        >>> manager.publish(manager.take(2), [5, 6, 7], names, n_computed=3)
+        >>> len(names), manager.match([5, 6, 7])  # one block is full
+        (1, [0])
         """
+        room = min(len(token_ids), len(table) * self.block_size)
+        if n_computed > room:
+            raise ValueError(
+                f"{n_computed} tokens computed, of {len(token_ids)} that have room in {len(table)} blocks of "
+                f"{self.block_size}"
+            )
         # exercise 10.7: while the next block is full: its name goes into names, and into the index unless it's there
         raise Todo("10.7")
         # end
@@ -134,8 +174,18 @@ class BlockManager:
         """Copy on write: after this, nobody else holds table[index].
 
         Returns None if that was so before, else (source, target): a new block stands in the table, and the caller has
-        to copy the content. The source keeps its other holders. Raises OutOfBlocks, and changes nothing then.
+        to copy the content. The source keeps its other holders. Raises OutOfBlocks, and ValueError for a block that
+        nobody holds; nothing is changed then.
+
+        >>> manager = BlockManager(num_blocks=3, block_size=16)
+        >>> table = manager.take(1)
+        >>> other = manager.share(table)
+        >>> manager.writable(table, 0), table, other
+        ((0, 1), [1], [0])
+        >>> manager.writable(other, 0)  # None: nobody else holds block 0 any more
         """
+        if self.ref_counts[table[index]] < 1:
+            raise ValueError(f"block {table[index]} is to be written, and nobody holds it")
         # exercise 10.8: one holder: nothing to do. Else a free block takes its place in this table
         raise Todo("10.8")
         # end

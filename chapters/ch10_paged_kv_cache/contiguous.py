@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/inference/contiguous.py (version b51e53299fde).
+# Yours to finish. Generated from shared/inference/contiguous.py (version ddee78303554).
 """Memory given out in one piece per request, the way caches were kept before paging: it frays into holes."""
 
 from chapters import Todo
@@ -67,8 +67,10 @@ class ContiguousAllocator:
 
         size: at least 1. Raises ValueError for another, and for an owner who has a stretch already.
         """
-        if size < 1 or owner in self.starts:
-            raise ValueError(f"{size} places for {owner!r}, who holds {self.sizes.get(owner, 0)}")
+        if size < 1:
+            raise ValueError(f"{size} places for {owner!r}: at least 1 must be asked for")
+        if owner in self.starts:
+            raise ValueError(f"{size} places for {owner!r}, who holds {self.sizes[owner]} already: free those first")
         # exercise 10.1: note start and size for the first hole that is large enough, or raise NoHole
         #   NoHole(size, largest, free) wants to know the largest hole, and what all of them hold together
         raise Todo("10.1")
@@ -76,6 +78,8 @@ class ContiguousAllocator:
 
     def free(self, owner: str) -> None:
         """Give a stretch back. Raises KeyError for an owner who has none."""
+        if owner not in self.starts:
+            raise KeyError(f"{owner!r} has no places to give back")
         del self.starts[owner], self.sizes[owner]
 
     def compact(self) -> list[Move]:

@@ -42,6 +42,19 @@ class Chunk:
         return self.start + self.n
 
 
+def padded_tables(chunks: Sequence[Chunk], block_size: int) -> list[list[int]]:
+    """The chunks' blocks up to their last tokens, all tables as long as the longest.
+
+    They are filled up with a block of their own: what is read there is masked, but another's might hold NaN.
+
+    >>> padded_tables([Chunk(9, 1, [7, 2, 5]), Chunk(0, 3, [4, 6])], block_size=4)
+    [[7, 2, 5], [4, 4, 4]]
+    """
+    tables = [list(chunk.block_table[: -(-chunk.end // block_size)]) for chunk in chunks]
+    longest = max(map(len, tables))
+    return [table + table[:1] * (longest - len(table)) for table in tables]
+
+
 @dataclass(frozen=True)
 class LayerAttention:
     """One layer's share of a step; an `AttendingCache` for the model."""
@@ -59,16 +72,27 @@ class LayerAttention:
 class StepAttention(ABC):
     """What the layers of one step share. The batch is flat: the chunks' tokens one after the other.
 
+    A block that begins in this step, and isn't filled, is cleared. Raises ValueError for a chunk without tokens, or one
+    that isn't within its table.
     positions: [tokens], each token's place in its own sequence. layers: one object with `attend` for each layer.
     """
 
     def __init__(self, pool: KVPool, chunks: Sequence[Chunk]) -> None:
+        block_size, device = pool.block_size, pool.keys.device
         if not chunks or any(chunk.n < 1 for chunk in chunks):
             raise ValueError("a step needs chunks of at least one token each")
-        block_size, device = pool.block_size, pool.keys.device
+        for chunk in chunks:
+            if chunk.start < 0 or chunk.end > len(chunk.block_table) * block_size:
+                raise ValueError(
+                    f"tokens {chunk.start} to {chunk.end - 1} aren't in a table of {len(chunk.block_table)} blocks of "
+                    f"{block_size} tokens"
+                )
         positions = [p for chunk in chunks for p in range(chunk.start, chunk.end)]
         slots = [s for chunk in chunks for s in slot_mapping(chunk.block_table, chunk.start, chunk.n, block_size)]
         self.pool, self.chunks = pool, chunks
+        # What lies behind a sequence's end is masked, but 0 times a NaN that somebody left there would still be NaN.
+        last = [(chunk, chunk.end // block_size) for chunk in chunks if chunk.end % block_size]
+        pool.clear([chunk.block_table[index] for chunk, index in last if chunk.start <= index * block_size])
         self.positions = torch.tensor(positions, device=device)  # [tokens]
         self.slots = torch.tensor(slots, device=device)  # [tokens]
         self.blocks, self.offsets = self.slots // block_size, self.slots % block_size
@@ -105,6 +129,8 @@ def make_backend(
 
     Raises ValueError for an unknown name and BackendUnavailable, with the reason, for one that can't run here.
     """
+    if block_size < 1:
+        raise ValueError(f"block_size must be at least 1, not {block_size}")
     if name == "auto":
         for candidate in AUTO.get(torch.device(device).type, ("gather",)):
             if candidate not in BACKENDS:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from shared.inference.attention import Chunk, StepAttention
+from shared.inference.attention import Chunk, StepAttention, padded_tables
 from shared.inference.paged_kv_cache import KVPool
 from shared.model.config import ModelConfig
 
@@ -40,8 +40,15 @@ def gather_attention(
     rows: [n * kv_heads * n_blocks], from `pool_rows`; mask: [n, 1, group * queries, n_blocks * block_size], 0 or minus
     infinity, or None; group = heads / kv_heads, and the queries of a group's first head come first. room: [2, rows,
     block_size * head_dim], where the rows of keys and of values are copied to. Returns [n, heads, queries, head_dim].
+    q may be a view with its axes turned, as the model makes it. Nothing as large as the room is made anew.
+
+    >>> keys, values = torch.zeros(3, 1, 1, 1), torch.tensor([1.0, 2.0, 6.0]).view(3, 1, 1, 1)
+    >>> rows, room = pool_rows(torch.tensor([[2, 0]]), kv_heads=1), torch.empty(2, 2, 1)
+    >>> gather_attention(torch.ones(1, 1, 1, 1), keys, values, rows, None, 1.0, room)  # equal weights: (6 + 1) / 2
+    tensor([[[[3.5000]]]])
     """
-    # exercise 10.10: index_select the rows, out=room[0] and room[1]; put a group's queries into one matrix; then SDPA
+    # exercise 10.10: copy the rows into the room, put a group's queries into one matrix, attend
+    #   torch.index_select(…, out=room[0]), and room[1]; then torch's scaled dot product attention (SDPA), in F
     n, heads, queries, head_dim = q.shape
     kv_heads = keys.shape[1]
     for pool, out in ((keys, room[0]), (values, room[1])):
@@ -85,6 +92,9 @@ class GatherBackend:
 
 
 class GatherStep(StepAttention):
+    """Masks grow with the square of a chunk: one of 1,000 tokens has heads_per_group times a million numbers. So read
+    long prompts in pieces."""
+
     def __init__(self, backend: GatherBackend, pool: KVPool, chunks: Sequence[Chunk]) -> None:
         super().__init__(pool, chunks)
         self.backend = backend
@@ -94,8 +104,8 @@ class GatherStep(StepAttention):
         """members: (the number of its first token in the step, chunk), all with the same number of tokens."""
         pool, queries = self.pool, members[0][1].n
         kv_heads, size, device = pool.keys.shape[2], pool.block_size, pool.keys.device
-        n_blocks = max(-(-chunk.end // size) for _, chunk in members)
-        tables = torch.tensor([(list(chunk.block_table) + [0] * n_blocks)[:n_blocks] for _, chunk in members])
+        tables = torch.tensor(padded_tables([chunk for _, chunk in members], size))  # [n, n_blocks]
+        n_blocks = tables.shape[1]
         own = torch.arange(queries)
         tokens = torch.tensor([first for first, _ in members])[:, None] + own  # [n, queries]
         at = torch.tensor([chunk.start for _, chunk in members])[:, None] + own  # [n, queries], in their sequences

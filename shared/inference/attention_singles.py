@@ -39,14 +39,14 @@ class SinglesStep(GatherStep):
         self.lengths = torch.tensor([chunk.end for _, chunk in singles], dtype=torch.long, device=device)
 
     def attend(self, layer: int, q: Tensor, scale: float) -> Tensor:
-        flat = q[0].transpose(0, 1)  # [tokens, heads, head_dim]
+        flat = q[0].transpose(0, 1).to(self.pool.keys.dtype)  # [tokens, heads, head_dim]
         out = torch.empty_like(flat, memory_format=torch.contiguous_format)
         for group in self.groups:
             picked = flat[group.tokens].transpose(0, 1)[None]  # [1, heads, queries, head_dim]
             out[group.tokens] = self.attend_group(layer, picked, group, scale)[0].transpose(0, 1)
         if len(self.tokens):
             self.attend_singles(layer, flat if flat.stride(2) == 1 else flat.contiguous(), out, scale)
-        return out.transpose(0, 1)[None]  # [1, heads, tokens, head_dim]
+        return out.transpose(0, 1)[None].to(q.dtype)  # [1, heads, tokens, head_dim]
 
     @abstractmethod
     def attend_singles(self, layer: int, q: Tensor, out: Tensor, scale: float) -> None:

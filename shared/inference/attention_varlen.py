@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from shared.inference.attention import BackendUnavailable, Chunk, StepAttention
+from shared.inference.attention import BackendUnavailable, Chunk, StepAttention, padded_tables
 from shared.inference.paged_kv_cache import KVPool
 from shared.model.config import ModelConfig
 
@@ -55,12 +55,12 @@ class VarlenBackend:
 class VarlenStep(StepAttention):
     def __init__(self, pool: KVPool, chunks: Sequence[Chunk]) -> None:
         super().__init__(pool, chunks)
-        device, size = pool.keys.device, pool.block_size
+        device = pool.keys.device
         ends = [chunk.end for chunk in chunks]
-        n_blocks = -(-max(ends) // size)
-        tables = [(list(chunk.block_table) + [0] * n_blocks)[:n_blocks] for chunk in chunks]
         counts = torch.tensor([0, *(chunk.n for chunk in chunks)])
-        self.tables = torch.tensor(tables, dtype=torch.int32, device=device)  # [n, n_blocks]
+        self.tables = torch.tensor(
+            padded_tables(chunks, pool.block_size), dtype=torch.int32, device=device
+        )  # [n, n_blocks]
         self.ends = torch.tensor(ends, dtype=torch.int32, device=device)  # [n]
         self.borders = counts.cumsum(0).to(device, torch.int32)  # [n + 1], where each chunk's tokens begin
         self.longest, self.most = max(ends), int(counts.max())

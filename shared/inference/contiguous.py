@@ -65,8 +65,10 @@ class ContiguousAllocator:
 
         size: at least 1. Raises ValueError for another, and for an owner who has a stretch already.
         """
-        if size < 1 or owner in self.starts:
-            raise ValueError(f"{size} places for {owner!r}, who holds {self.sizes.get(owner, 0)}")
+        if size < 1:
+            raise ValueError(f"{size} places for {owner!r}: at least 1 must be asked for")
+        if owner in self.starts:
+            raise ValueError(f"{size} places for {owner!r}, who holds {self.sizes[owner]} already: free those first")
         # exercise 10.1: note start and size for the first hole that is large enough, or raise NoHole
         #   NoHole(size, largest, free) wants to know the largest hole, and what all of them hold together
         for start, room in self.holes():
@@ -78,6 +80,8 @@ class ContiguousAllocator:
 
     def free(self, owner: str) -> None:
         """Give a stretch back. Raises KeyError for an owner who has none."""
+        if owner not in self.starts:
+            raise KeyError(f"{owner!r} has no places to give back")
         del self.starts[owner], self.sizes[owner]
 
     def compact(self) -> list[Move]:

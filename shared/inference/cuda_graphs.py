@@ -48,7 +48,8 @@ class Recording:
 class GraphRunner(ModelRunner):
     """Replays steps in which every sequence computes one token; the others run as in ModelRunner.
 
-    backend: one whose steps are SinglesSteps. max_blocks: the longest table a sequence can have.
+    backend: one whose steps are SinglesSteps. max_blocks: the longest table of a sequence in a replayed step. Logits of
+    a replayed step are good until the next: a recording has one place for them.
     """
 
     def __init__(
@@ -62,7 +63,8 @@ class GraphRunner(ModelRunner):
     def run(self, step: Step) -> Tensor:
         n = len(step.scheduled)
         alike = all(count == 1 == sequence.num_missing for sequence, count in step.scheduled)
-        if not alike or n > BUCKETS[-1]:
+        longest = max(len(sequence.block_table) for sequence, _ in step.scheduled)
+        if not alike or n > BUCKETS[-1] or longest > self.max_blocks:
             return super().run(step)
         self.pool.copy_blocks(step.copies)
         bucket = next(size for size in BUCKETS if size >= n)

@@ -67,7 +67,7 @@ def shared_between_requests(
 ) -> list[int]:
     """A default value is made once, and every call gets the same list."""
     if not caches:
-        caches.extend(caches_for(model, model.config.max_position_embeddings))
+        caches.extend(caches_for(model, min(512, model.config.max_position_embeddings)))
     answer, new = [], list(prompt_ids)
     for _ in range(max_tokens):
         token = int(model(torch.tensor([new]), caches)[0, -1].argmax())

@@ -3,6 +3,7 @@
 // float32 unless they say otherwise. "omp simd reduction" allows the compiler to sum in any order, which vector
 // instructions need; everything else is computed as it is written.
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -21,7 +22,8 @@ static inline int32_t dot(const uint8_t* x, const int8_t* y, int n) {
     return sum;
 }
 
-// exp(x) for x <= 0, to 1e-6 of its value: 2^(n + r) with a whole n, which is an exponent, and |r| <= 1/2, a polynomial.
+// exp(x) for x <= 0, to 5e-6 of its value, and 0 below -87: 2^(n + r) with a whole n, which is an exponent, and
+// |r| <= 1/2, a polynomial.
 static inline float exp_negative(float x) {
     const float y = std::max(x, -87.0f) * 1.44269504f, n = std::nearbyint(y), r = (y - n) * 0.69314718f;
     float p = 1.0f / 720;
@@ -29,15 +31,16 @@ static inline float exp_negative(float x) {
     const int32_t bits = ((int32_t)n + 127) << 23;
     float power;
     std::memcpy(&power, &bits, 4);
-    return p * power;
+    return x < -87 ? 0 : p * power;
 }
 
 // One key head's queries of one token over the token's sequence, block by block. q, out: [group, HEAD_DIM]. The softmax
 // runs along (Milakov & Gimelshein 2018): when a block holds a larger score than all before, what was summed up shrinks.
+// It begins with the lowest number and not with -infinity, which a score may be: their difference would be NaN.
 static void attend(const float* q, const float* keys, const float* values, const int64_t* table, int length, int group,
                    int head, int kv_heads, float scale, float* out) {
     for (int g = 0; g < group; g++) {
-        float sum[HEAD_DIM] = {}, total = 0, top = -INFINITY;
+        float sum[HEAD_DIM] = {}, total = 0, top = -FLT_MAX;
         for (int start = 0; start < length; start += BLOCK_SIZE) {
             const int64_t at = (table[start / BLOCK_SIZE] * kv_heads + head) * BLOCK_SIZE * HEAD_DIM;
             const float *k = keys + at, *v = values + at;
@@ -105,17 +108,30 @@ extern "C" void linear_int8(const uint8_t* x, const float* step, const int8_t* w
         }
 }
 
-// Quantise each row of x [rows, n] by itself to levels from -127 to 127, plus `offset`; step: [rows].
+// Quantise each row of x [rows, n] by itself to levels from -127 to 127, plus `offset`; step: [rows]. The bits of |x|,
+// as whole numbers, have the order of the values, and NaN, which a maximum of floats would pass over, is the largest.
+// A row with NaN or infinity becomes zeros with a step like that: whatever they are multiplied by gives NaN.
 extern "C" void quantize_rows(const float* x, uint8_t* levels, float* step, int rows, int n, int offset,
                               int threads) {
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
     for (int r = 0; r < rows; r++) {
         const float* row = x + (int64_t)r * n;
-        float top = 0;
-#pragma omp simd reduction(max : top)
-        for (int k = 0; k < n; k++) top = std::max(top, std::fabs(row[k]));
+        uint8_t* into = levels + (int64_t)r * n;
+        int32_t bits = 0;
+#pragma omp simd reduction(max : bits)
+        for (int k = 0; k < n; k++) {
+            int32_t own;
+            std::memcpy(&own, row + k, 4);
+            bits = std::max(bits, own & 0x7fffffff);
+        }
+        float top;
+        std::memcpy(&top, &bits, 4);
         const float one = step[r] = std::max(top / 127, 1e-12f);
-        for (int k = 0; k < n; k++) levels[(int64_t)r * n + k] = (uint8_t)((int)std::nearbyint(row[k] / one) + offset);
+        if (!std::isfinite(one)) {
+            std::memset(into, offset, n);
+            continue;
+        }
+        for (int k = 0; k < n; k++) into[k] = (uint8_t)((int)std::nearbyint(row[k] / one) + offset);
     }
 }
 

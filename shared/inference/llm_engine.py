@@ -179,17 +179,8 @@ class LLMEngine:
         self.pool.copy_blocks(step.copies)
         results: Results = {}
         for sequence, n in step.scheduled:
-            self._scrub(sequence, sequence.num_computed_tokens)
             results |= self._compute(Step([(sequence, n)]))
         return results
-
-    def _scrub(self, sequence: Sequence, n_sound: int) -> None:
-        """Zero all but its first n_sound tokens in the pool: what is behind a sequence's end is masked, but 0 times a
-        NaN that somebody left there is NaN."""
-        first, offset = divmod(n_sound, self.blocks.block_size)
-        for pool in (self.pool.keys, self.pool.values):  # [layers, num_blocks, kv_heads, block_size, head_dim]
-            pool[:, sequence.block_table[first : first + 1], :, offset:] = 0
-            pool[:, sequence.block_table[first + 1 :]] = 0
 
     def _apply(self, step: Step, results: Results) -> Outputs:
         """Enter the results, and make outputs of them. Failures come first: nothing of theirs may be published."""
@@ -208,10 +199,8 @@ class LLMEngine:
         return outputs
 
     def _fail(self, request_id: str, error: Exception) -> tuple[str, GenerationError]:
-        """End a request with all its answers, and say why; leave nothing of what it computed in the pool."""
+        """End a request with all its answers, and say why. Only what was computed soundly was published."""
         logger.error("request %s failed", request_id, exc_info=error)
-        for answer in self._requests[request_id]:
-            self._scrub(answer, len(answer.block_names) * self.blocks.block_size)
         self._end(request_id)
         return request_id, GenerationError(": ".join(filter(None, (type(error).__name__, str(error)))))
 

@@ -7,8 +7,10 @@ import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
+import threading
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +22,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "data" / "native"
 FLAGS = "-O3 -march=native -fno-trapping-math -fno-math-errno -fopenmp-simd -shared -fPIC"
 EXTRAS: tuple[list[str], ...] = (["-fopenmp", "-mprefer-vector-width=512"], ["-fopenmp"], [])  # the first it takes
 COMPILE_TIMEOUT_S = 120
+BUILDING = threading.Lock()
 
 _POINTER, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float
 SIGNATURES = {
@@ -38,11 +41,19 @@ class NativeUnavailable(RuntimeError):
 
 @cache
 def load(head_dim: int, block_size: int) -> ctypes.CDLL:
-    """The kernels for these sizes; the first time on a machine it takes a second or two. Raises NativeUnavailable."""
-    try:
-        library = ctypes.CDLL(str(_build(head_dim, block_size)))
-    except OSError as error:
-        raise NativeUnavailable(f"the compiled kernels can't be loaded: {error}") from None
+    """The kernels for these sizes; the first time on a machine it takes a second or two. Raises NativeUnavailable.
+
+    They check nothing: whoever calls them sees to dtypes, shapes and block numbers.
+    """
+    with BUILDING:  # threads that ask at once would write into one file
+        try:
+            try:
+                library = ctypes.CDLL(str(_build(head_dim, block_size)))
+            except OSError:  # emptied or damaged: once more
+                _build(head_dim, block_size).unlink()
+                library = ctypes.CDLL(str(_build(head_dim, block_size)))
+        except OSError as error:
+            raise NativeUnavailable(f"the compiled kernels can't be loaded: {error}") from None
     for name, types in SIGNATURES.items():
         function = getattr(library, name)
         function.argtypes, function.restype = types, None
@@ -50,21 +61,30 @@ def load(head_dim: int, block_size: int) -> ctypes.CDLL:
 
 
 def _build(head_dim: int, block_size: int) -> Path:
-    compiler = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "c++", "clang++")), None)
-    if compiler is None:
+    compiler = _compiler()
+    if not compiler:
         raise NativeUnavailable("there is no C++ compiler; install one (Debian: g++; macOS: xcode-select --install)")
     sizes = [f"-DHEAD_DIM={head_dim}", f"-DBLOCK_SIZE={block_size}"]
-    what = "\0".join([SOURCE.read_text(encoding="utf-8"), FLAGS, *sizes, compiler, _processor()])
+    what = "\0".join([SOURCE.read_text(encoding="utf-8"), FLAGS, str(EXTRAS), *sizes, *compiler, _processor()])
     target = FOLDER / f"kernels-{hashlib.sha256(what.encode()).hexdigest()[:16]}.so"
     if target.exists():
         return target
     try:
         FOLDER.mkdir(parents=True, exist_ok=True)
-        with replacing(target) as temporary:
-            _compile([compiler, *FLAGS.split(), *sizes, str(SOURCE), "-o", str(temporary)])
+        with replacing(target, to_disk=True) as temporary:  # loading one that was cut short can kill the process
+            _compile([*compiler, *FLAGS.split(), *sizes, str(SOURCE), "-o", str(temporary)])
     except OSError as error:
         raise NativeUnavailable(f"the kernels can't be built: {error}") from None
     return target
+
+
+def _compiler() -> list[str]:
+    """CXX, which may bring arguments, or the first that is installed; empty when there is none."""
+    try:
+        named = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise NativeUnavailable(f"CXX can't be read: {error}") from None
+    return named or list(filter(shutil.which, ("g++", "c++", "clang++")))[:1]
 
 
 def _compile(command: list[str]) -> None:

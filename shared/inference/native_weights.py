@@ -21,17 +21,25 @@ SLICE = 2048  # rows of the vocabulary at a time: logits of 64 rows are then hal
 
 
 class NativeWeight(nn.Module):
-    """A float32 weight [out, in] that multiplies itself. It's kept twice: as it was, for few rows, and packed."""
+    """A float32 weight [out, in] that multiplies itself. It's kept twice: as it was, for few rows, and packed.
+
+    The packed one is a copy: who changes the weight's numbers must wrap it anew.
+    """
 
     def __init__(self, weight: Tensor, kernels: ctypes.CDLL, pack: bool = True) -> None:
         super().__init__()
-        self.weight, self.kernels = weight.detach(), kernels
+        if weight.dtype != torch.float32 or weight.device.type != "cpu":
+            raise ValueError(f"a float32 weight on the CPU is wanted, not {weight.dtype} on {weight.device}")
+        self.weight, self.kernels = weight.detach().contiguous(), kernels
+        self.n_out, self.n_in = weight.shape
         pack = pack and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
         self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, USUAL_ROWS) if pack else None
 
     def linear(self, x: Tensor) -> Tensor:
-        """x: [..., in]. Returns [..., out]."""
-        n_out, n_in = self.weight.shape
+        """x: float32 [..., in]. Returns [..., out]. Raises ValueError for another dtype or size."""
+        n_out, n_in = self.n_out, self.n_in
+        if x.dtype is not torch.float32 or x.shape[-1] != n_in:
+            raise refusal(x, n_in)
         rows = x.numel() // n_in
         if 0 < rows <= FEW_ROWS:
             x = x.contiguous()
@@ -58,12 +66,18 @@ class NativeInt8Weight(nn.Module):
     def __init__(self, weight: Int8Weight, kernels: ctypes.CDLL, rows: slice = slice(None)) -> None:
         super().__init__()
         self.levels, self.scale = weight.levels[rows], weight.scale[rows]
+        self.n_out, self.n_in = self.levels.shape
         self.whole, self.kernels = weight, kernels
         self.sums = self.levels.sum(dim=1, dtype=torch.int32)  # [out]
 
     def linear(self, x: Tensor) -> Tensor:
-        """x: [..., in]. Returns [..., out]; the same numbers as int8_linear's."""
-        n_out, n_in = self.levels.shape
+        """x: float32 [..., in]. Returns [..., out]: int8_linear's numbers, and NaN where a row of x isn't finite.
+
+        Raises ValueError for another dtype or size.
+        """
+        n_out, n_in = self.n_out, self.n_in
+        if x.dtype is not torch.float32 or x.shape[-1] != n_in:
+            raise refusal(x, n_in)
         threads, kernels = torch.get_num_threads(), self.kernels
         x = x.contiguous()
         rows = x.numel() // n_in
@@ -115,8 +129,16 @@ class NativeHead(nn.Module):
         return self.whole.rows(ids)
 
 
+def refusal(x: Tensor, n_in: int) -> ValueError:
+    """The kernels would read whatever they are given as float32 of the right size."""
+    return ValueError(f"x: float32 [..., {n_in}] is wanted, not {x.dtype} {list(x.shape)}")
+
+
 def with_native_weights(model: Transformer, kernels: ctypes.CDLL) -> Transformer:
-    """The model with its weights wrapped, for one engine; what it was made from is shared, and stays as it is."""
+    """The model with its weights wrapped, for one engine; what it was made from is shared, and stays as it is.
+
+    Its numbers must not change afterwards: some are packed, and a copy.
+    """
     shared: dict[int, object] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     shared |= {id(module): module for module in model.modules() if isinstance(module, Int8Weight)}
     native = copy.deepcopy(model, memo=shared)

@@ -48,9 +48,14 @@ class KVPool:
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"num_blocks and block_size must be at least 1, not {num_blocks} and {block_size}")
         shape = (config.num_hidden_layers, num_blocks, config.num_key_value_heads, block_size, config.head_dim)
-        # Zeros, not empty: what lies behind a sequence's end is masked, but 0 times a stray NaN would still be NaN.
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        try:
+            self.keys = torch.zeros(shape, dtype=dtype, device=device)
+            self.values = torch.zeros(shape, dtype=dtype, device=device)
+        except RuntimeError as error:
+            size = num_blocks * bytes_per_block(config, block_size, dtype)
+            raise MemoryError(
+                f"{num_blocks} blocks take {size / 1e9:.1f} GB, more than there is on {device}"
+            ) from error
 
     @property
     def num_layers(self) -> int:
@@ -75,6 +80,12 @@ class KVPool:
         """
         self.keys[layer][blocks, :, offsets] = k.transpose(0, 1).to(self.keys.dtype)  # [tokens, kv_heads, head_dim]
         self.values[layer][blocks, :, offsets] = v.transpose(0, 1).to(self.values.dtype)
+
+    def clear(self, blocks: Sequence[int]) -> None:
+        """Zero whole blocks, of every layer."""
+        if blocks:
+            self.keys[:, blocks] = 0
+            self.values[:, blocks] = 0
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, of every layer. pairs: (source, target), as `BlockManager.writable` gave them."""

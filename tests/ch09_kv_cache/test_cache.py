@@ -125,6 +125,10 @@ def test_full():
         ((2, 1, 1, 4), (2, 1, 1, 4), "one head for a cache of three: assignment would spread it over all"),
         ((2, 3, 1, 1), (2, 3, 1, 1), "heads of one number for a cache of four: assignment would spread it"),
         ((2, 3, 2, 4), (2, 3, 1, 4), "keys of two tokens and values of one"),
+        ((2, 5, 1, 4), (2, 5, 1, 4), "five heads for a cache of three"),
+        ((2, 3, 1, 5), (2, 3, 1, 5), "heads of five numbers for a cache of four"),
+        ((3, 3, 1, 4), (3, 3, 1, 4), "a batch of three for a cache of two"),
+        ((3, 2, 1, 4), (3, 2, 1, 4), "batch and heads the other way round, as many numbers as a token has"),
     ],
 )
 def test_other_shapes(keys, values, what):
@@ -187,17 +191,16 @@ def test_rewind_refuses():
 def test_rewind_copies_nothing():
     cache = cache_of()
     k, v = step(5)
-    keys, _ = cache.update(k, v)
-    keys_at = cache._keys.data_ptr()
+    cache.update(k, v)
+    before = [(t.data_ptr(), t.shape, t.clone()) for t in (cache._keys, cache._values)]
     cache.rewind(2)
-    expect_equal(
-        (cache._keys.data_ptr(), list(cache._keys.shape)),
-        (keys_at, [2, 3, 8, 4]),
-        because="the memory is neither replaced nor cut: only the cursor moves",
-    )
-    expect_close(
-        keys,
-        k,
-        because="the forgotten tokens were overwritten, with zeros perhaps: that is work for nothing, the next update "
-        "overwrites them anyway, and nobody can see them before",
-    )
+    for name, tensor, (at, shape, whole) in zip(("keys", "values"), (cache._keys, cache._values), before, strict=True):
+        expect(
+            (tensor.data_ptr(), tensor.shape) == (at, shape),
+            because=f"the memory of the {name} is neither replaced nor cut: only the cursor moves",
+        )
+        expect(
+            torch.equal(tensor, whole),
+            because=f"{name} were overwritten, with zeros perhaps: that is work for nothing, the next update "
+            "overwrites the forgotten tokens anyway, and nobody can see them before",
+        )

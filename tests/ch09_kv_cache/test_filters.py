@@ -80,6 +80,19 @@ def test_temperature_zero():
 
 
 @exercise("9.1")
+@pytest.mark.parametrize("temperature", [5.0, 1000.0, 1e6])
+def test_a_high_temperature(temperature):
+    got = probabilities(torch.tensor([1.0, 2.0, 0.0], dtype=torch.float64), temperature, "as high as you like")
+    expect_close(
+        got,
+        softmax([1.0, 2.0, 0.0], temperature),
+        rtol=1e-9,
+        because=f"at temperature {temperature}: it is the one that was asked for, neither cut off at a lower one nor "
+        "taken for infinity",
+    )
+
+
+@exercise("9.1")
 def test_probabilities_in_float64():
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         for temperature in (0.0, 0.7, INF):
@@ -91,12 +104,28 @@ def test_probabilities_in_float64():
                 "decide draws and what a filter keeps, and in half precision a sum of thousands of them is worth "
                 "little",
             )
-    got = probabilities(torch.tensor([1.0, 2.0, 0.0]), 0.7, "")
+    for logits, temperature in (([1.0, 2.0, 0.0], 0.7), ([1.1, 2000.3, 0.1], 700.0)):
+        logits = torch.tensor(logits)
+        expect_close(
+            probabilities(logits, temperature, ""),
+            softmax(logits.tolist(), temperature),
+            rtol=1e-11,
+            atol=0,
+            because="float64 in name, and only as good as float32: widen the logits before the softmax, and before "
+            "anything is subtracted",
+        )
+
+
+@exercise("9.1")
+def test_a_low_temperature():
+    logits = [1.0, 1.00001, 1.00003]
+    got = probabilities(torch.tensor(logits, dtype=torch.float64), 1e-4, "a low temperature is a temperature")
     expect_close(
         got,
-        softmax([1.0, 2.0, 0.0], 0.7),
-        rtol=1e-12,
-        because="float64 in name, and only as good as float32: widen the logits before the softmax",
+        softmax(logits, 1e-4),
+        rtol=1e-9,
+        because="at temperature 1e-4 logits that are 1e-5 apart still share: it is neither 0 nor a little more than it "
+        "says",
     )
 
 
@@ -110,6 +139,9 @@ def test_a_tiny_temperature():
             because=f"at temperature {temperature} the division overflowed: subtract the largest logit first, so that "
             "the largest is 0 and all others go to minus infinity",
         )
+    rows = torch.tensor([[1.0, 2.0], [-1000.0, -2000.0]])
+    because = "each row's own largest is subtracted: beside another row's this one overflows as a whole"
+    expect_close(probabilities(rows, 1e-307, because), [[0, 1], [1, 0]], because=because)
 
 
 @exercise("9.1")
@@ -121,6 +153,10 @@ def test_temperature_infinity():
         "a token of minus infinity got a share: it can't be chosen at any temperature": [0.25] * 4,
     }
     expect_close(got, [1 / 3, 0, 1 / 3, 1 / 3], because=likely(got, causes) + because)
+    logits = torch.tensor([0.0, -1e10, -INF])
+    unlikely = "-1e10 is a logit like any other, and minus infinity is the one that can't be chosen"
+    expect_close(probabilities(logits, INF, because), [0.5, 0.5, 0], because=f"{because}. {unlikely}")
+    expect_close(probabilities(logits, 1e6, unlikely), [1, 0, 0], because=f"at temperature a million too: {unlikely}")
     got = probabilities(torch.tensor([[5.0, -INF], [1.0, 0.0]]), INF, because)
     expect_close(got, [[1, 0], [0.5, 0.5]], because=f"{because}, and each row is a distribution of its own")
 
@@ -133,6 +169,8 @@ def test_rows_of_probabilities():
     expect_close(probabilities(logits, 1.5, because), want, because=because, rtol=1e-9)
     got = probabilities(logits, 0.0, because)
     expect_close(got, [[0, 1, 0], [1, 0, 0]], because=f"at temperature 0 too: {because}")
+    got = probabilities(torch.stack((logits, logits.flip(0))), 1.5, because)  # [2, 2, 3]
+    expect_close(got, [want, want[::-1]], because=f"with three axes too: {because}", rtol=1e-9)
 
 
 @exercise("9.1")
@@ -159,11 +197,14 @@ TOPS = {
     "k - 1 were kept: the k-th largest belongs to them": [-INF, 4.0, -INF, -INF],
     "the k largest stand in front: each belongs in its own place": [4.0, 3.0, -INF, -INF],
     "the first k were kept, whatever their size": [1.0, 4.0, -INF, -INF],
+    "0 times infinity is no number: a mask is filled or added, not multiplied": [-INF, NAN, NAN, -INF],
     "these are probabilities: the filter gives logits": [0.0, 0.731059, 0.268941, 0.0],
 }
 
 
-def top_k(logits: torch.Tensor, k: int, because: str = "the k largest stay, in their places") -> torch.Tensor:
+def top_k(
+    logits: torch.Tensor, k: int, because: str = "the k largest stay, in their places: scatter puts each back"
+) -> torch.Tensor:
     with crash_means(because):
         got = filters.top_k_filter(logits, k)
     got = tensor(got, "logits [..., vocab]")
@@ -177,6 +218,19 @@ def top_k(logits: torch.Tensor, k: int, because: str = "the k largest stay, in t
 def test_top_k_by_hand():
     got = top_k(torch.tensor([1.0, 4.0, 3.0, 2.0]), 2)
     expect_close(got, TOP_2, because=likely(got, TOPS) + "4 and 3 are the two largest; they stay, and where they were")
+
+
+@exercise("9.2")
+def test_top_k_of_small_numbers():
+    got = top_k(torch.tensor([-5.0, -1.0, -3.0, 2.0]), 2)
+    expect_close(got, [-INF, -1, -INF, 2], because="-1 is larger than -5: it is the size with its sign that counts")
+    got = top_k(torch.tensor([0.0, -1.0, -2.0]), 2)
+    expect(not got.isnan().any(), because="0 times infinity is no number: a logit of 0 became nan")
+    expect_close(got, [0, -1, -INF], because="0 is larger than -1, and stays what it is")
+    got = top_k(torch.tensor([1.0, 1.0000001, 0.5], dtype=torch.float64), 1)
+    expect_close(
+        got, [-INF, 1.0000001, -INF], rtol=1e-9, because="two logits that nearly are equal aren't: the larger stays"
+    )
 
 
 @exercise("9.2")
@@ -194,10 +248,9 @@ def test_top_k_with_equals():
 
 @exercise("9.2")
 def test_top_k_that_keeps_all():
-    logits = torch.tensor([1.0, 4.0, 3.0, 2.0])
     for k, meaning in ((0, "0 is all of them"), (4, "the whole vocabulary"), (9, "more than there are")):
         because = f"k = {k}: {meaning}, so nothing is dropped"
-        expect_close(top_k(logits, k, because), logits, because=because)
+        expect_close(top_k(torch.tensor([1.0, 4.0, 3.0, 2.0]), k, because), [1, 4, 3, 2], because=because)
 
 
 @exercise("9.2")
@@ -211,7 +264,8 @@ def test_top_k_keeps_dtype_and_argument():
     for dtype in (torch.bfloat16, torch.float64):
         got = top_k(torch.tensor([1.0, 4.0, 3.0, 2.0], dtype=dtype), 2)
         expect_equal(got.dtype, dtype, because="the logits keep their dtype")
-    untouched(lambda x: filters.top_k_filter(x, 2), torch.tensor([1.0, 4.0, 3.0, 2.0]), "logits")
+    for k in (2, 0, 9):
+        untouched(lambda x, k=k: filters.top_k_filter(x, k), torch.tensor([1.0, 4.0, 3.0, 2.0]), "logits")
 
 
 # 9.3 top_p_filter
@@ -249,6 +303,7 @@ def test_top_p_by_hand():
         NUCLEUS,
         because=likely(got, NUCLEI) + "0.5 isn't 0.7 yet, 0.5 + 0.25 is enough; rescaled, 2/3 and 1/3",
     )
+    expect(got[1] == got[3] == 0, because="what is dropped is 0 exactly, so that no draw can fall on it")
 
 
 @exercise("9.3")
@@ -261,12 +316,27 @@ def test_top_p_adds_up_from_the_largest():
         "the ids, or without putting each back in its place, others are kept",
     )
     got = top_p(torch.tensor([0.25, 0.25, 0.25, 0.25]), 0.7)
+    backwards = {"equal tokens were taken from the back: sort(descending=True, stable=True)": [0, 1 / 3, 1 / 3, 1 / 3]}
     expect_close(
         got,
         [1 / 3, 1 / 3, 1 / 3, 0],
-        because="four equal tokens: three of them have mass 0.75, which is enough. It is the sum that counts, and no "
-        "token's own probability",
+        because=likely(got, backwards)
+        + "Four equal tokens: three of them have mass 0.75, which is enough. It is the sum that counts, and no token's "
+        "own probability; of equal tokens the first stay",
     )
+    got = top_p(torch.full((4096,), 1 / 4096, dtype=torch.float64), 0.4999)
+    expect(
+        bool((got[:2048] > 0).all()) and not got[2048:].any(),
+        because="4096 equal tokens, p = 0.4999: the first 2048 stay. Of equal tokens the first stay: a stable sort",
+    )
+
+
+@exercise("9.3")
+def test_top_p_keeps_the_dtype():
+    for dtype in (torch.float32, torch.float64):
+        for p in (0.7, 1.0):
+            got = top_p(torch.tensor(PROBS, dtype=dtype), p)
+            expect_equal(got.dtype, dtype, because=f"{dtype} probabilities stay {dtype}, at p = {p}")
 
 
 @exercise("9.3")
@@ -303,6 +373,14 @@ def test_top_p_of_one_keeps_all():
         because="p = 1 dropped tokens: rounding can bring the sum to 1 before the last one. 1 means everything",
     )
     expect_close(got.sum(), 1.0, because="the result sums to 1, for p = 1 too", rtol=1e-12)
+    got = top_p(torch.tensor([PROBS, PROBS], dtype=torch.float64), 1.0)
+    expect_close(got, [PROBS, PROBS], because="each row sums to 1 by itself, for p = 1 too")
+    got = top_p(torch.arange(1.0, 1001.0, dtype=torch.float64) / 500_500, 0.995)
+    expect_equal(
+        int((got == 0).sum()),
+        70,
+        because="1000 tokens, p = 0.995: the rarest 70 hold less than 0.005 together, and go. Only 1 keeps everything",
+    )
 
 
 @exercise("9.3")
@@ -330,10 +408,10 @@ def test_top_p_keeps_the_smallest_set(p):
 
 SHARES = {
     "min_p itself was the limit, and nothing reaches it: it is a share of the largest, 0.6 * 0.4 = 0.24": [NAN] * 4,
-    "a share of the mean, or 1 - min_p of the largest, was the limit": [4 / 9, 1 / 3, 2 / 9, 0.0],
+    "a share of the mean, or 1 - min_p of the largest, or min_p squared, was the limit": [4 / 9, 1 / 3, 2 / 9, 0.0],
     "not rescaled: what is kept has to sum to 1": [0.4, 0.3, 0.0, 0.0],
     "the rare ones were kept": [0.0, 0.0, 2 / 3, 1 / 3],
-    "nothing was dropped": [0.4, 0.3, 0.2, 0.1],
+    "nothing was dropped, as when the limit is the largest less min_p": [0.4, 0.3, 0.2, 0.1],
 }
 MIN_PS = {
     "not rescaled: what is kept has to sum to 1": [0.5, 0.0, 0.25, 0.0],
@@ -357,6 +435,21 @@ def test_min_p_is_a_share_of_the_largest():
     expect_close(
         got, [4 / 7, 3 / 7, 0, 0], because=likely(got, SHARES) + "The limit is 0.6 * 0.4 = 0.24: 0.4 and 0.3 stay"
     )
+    got = min_p(torch.tensor([0.1, 0.2, 0.3, 0.4]), 0.6)
+    expect_close(
+        got,
+        [0, 0, 3 / 7, 4 / 7],
+        because="the same four the other way round: the largest is the last one here. It may stand anywhere: amax",
+    )
+    got = min_p(torch.tensor([0.4, 0.2399, 0.2401, 0.12], dtype=torch.float64), 0.6)
+    expect_close(got, [0.4 / 0.6401, 0, 0.2401 / 0.6401, 0], because="0.2399 is below 0.24, and 0.2401 isn't")
+
+
+@exercise("9.4")
+def test_min_p_keeps_the_dtype():
+    for dtype in (torch.float32, torch.float64):
+        got = min_p(torch.tensor(PROBS, dtype=dtype), 0.5)
+        expect_equal(got.dtype, dtype, because=f"{dtype} probabilities stay {dtype}")
 
 
 @exercise("9.4")
@@ -382,6 +475,10 @@ def test_min_p_of_rows():
         [[1, 0, 0], [0.4, 0.35, 0.25]],
         because="each row has a largest of its own (amax over the last axis, keepdim=True), and a sum of its own",
     )
+    rows = [[0.9, 0.08, 0.02], [0.25, 0.4, 0.35]]
+    got = min_p(torch.tensor([rows, rows[::-1]]), 0.5)  # [2, 2, 3]
+    want = [[1, 0, 0], [0.25, 0.4, 0.35]]
+    expect_close(got, [want, want[::-1]], because="with three axes too: over the last one")
 
 
 @exercise("9.4")
@@ -431,6 +528,20 @@ def test_penalty_by_hand():
 def test_a_penalty_below_one_favours():
     got = penalise(torch.tensor(LOGITS), [0, 1], 0.5)
     expect_close(got, [4.0, -0.5, 3.0, 3.0], because="a penalty of 0.5 makes 2 to 4 and -1 to -0.5: the same rule")
+    for penalty in (3.0, 0.2):
+        got = penalise(torch.tensor(LOGITS), [0, 1], penalty)
+        want = [2 / penalty, -penalty, 3, 3]
+        expect_close(got, want, because=f"a penalty of {penalty} is taken as it is: 2 / {penalty} and -1 * {penalty}")
+    got = penalise(torch.tensor([5e-4, -5e-4]), [0, 1], 2.0)
+    expect_close(got, [2.5e-4, -1e-3], because="small logits have a sign, too: 0.0005 is divided, -0.0005 multiplied")
+
+
+@exercise("9.5")
+def test_all_that_was_there():
+    got = penalise(torch.tensor(LOGITS), [0] + [3] * 99, 2.0)
+    expect_close(got, [1.0, -1.0, 3.0, 1.5], because="100 ids, and only the first is token 0: all of them count")
+    got = penalise(torch.tensor(LOGITS), (0, 0, 1), 2.0, "ids may come as a tuple: any sequence")
+    expect_close(got, [1.0, -2.0, 3.0, 3.0], because="ids may come as a tuple: any sequence")
 
 
 @exercise("9.5")

@@ -1,10 +1,13 @@
 """Exercise 9.9: judged by what the loop feeds, by sums worked out in plain Python, and by the naive loop."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 import torch
 
 from chapters.ch09_kv_cache import generate as loop
-from chapters.judge import exercise, expect, expect_equal
+from chapters.judge import Rejected, exercise, expect, expect_equal
 from shared.inference.sampling import SamplingParams, sample
 from tests.ch09_kv_cache.words import Adder, adder_answer, crash_means
 from tests.tiny import TINY, tiny_model
@@ -13,10 +16,29 @@ PROMPT = [5, 17, 80, 3, 3, 41, 9]
 
 
 def run(model, prompt, params, eos_ids=frozenset(), because: str = "", **settings) -> list[int]:
-    with crash_means(because or "feed the prompt into empty caches, then each new token alone"):
+    with causes(), crash_means(because or "feed the prompt into empty caches, then each new token alone"):
         got = loop.generate(model, list(prompt), params, eos_ids, **settings)
         expect(hasattr(got, "__next__"), because="generate yields its tokens, one by one: it is a generator")
         return list(got)
+
+
+CAUSES = {
+    "StopIteration": "a generator ends with `return`: Python turns a StopIteration raised in one into an error",
+    "CacheFull": "more was stored than there is room for: each of the model's layers has a cache of its own, there is "
+    "one step for each place from len(prompt) to `total`, and only what is new is fed",
+}
+
+
+@contextmanager
+def causes() -> Iterator[None]:
+    """What a crash's own message says about its cause goes before what is said about any crash."""
+    try:
+        yield
+    except Rejected as error:
+        cause = next((why for words, why in CAUSES.items() if words in error.detail), None)
+        if cause is None:
+            raise
+        raise Rejected(error.detail, cause) from error
 
 
 def adder(n: int = 6, **settings) -> tuple[Adder, list[int]]:
@@ -84,6 +106,13 @@ def test_end_of_sequence():
     )
     expect(len(got) != 6, because="the answer goes on after an end token: return once it has been yielded")
     expect_equal(got, want[:3], because="the end token was the third one: three tokens, and no more")
+    for others in ({0, 96}, {0}, {96}):
+        _, got = adder(eos_ids=frozenset(third | others - set(want)))
+        expect_equal(got, want[:3], because="the answer ends with any of the end tokens, and there may be several")
+    _, got = adder(eos_ids={80})
+    expect_equal(
+        got, want, because="80 stands in the prompt, as end tokens do in every chat: only one of the answer ends it"
+    )
     ignoring = run(Adder(), PROMPT, SamplingParams(max_tokens=6, ignore_eos=True), third)
     expect_equal(ignoring, want, because="with ignore_eos the answer goes on after an end token")
 
@@ -101,10 +130,10 @@ def test_the_context_ends_the_answer():
 def test_caches_of_the_right_size():
     model, _ = adder()
     expect_equal(
-        model.capacities,
+        {13 if capacity == 12 else capacity for capacity in model.capacities},
         {13},
-        because="caches have room for `total` = 7 + 6 tokens. Less is too little, and the model's whole context is "
-        "memory that other requests need",
+        because="caches have room for `total` = 7 + 6 tokens (or one fewer: the last is never fed). The model's whole "
+        "context is memory that other requests need",
     )
     model = Adder(dtype=torch.bfloat16)
     run(model, PROMPT, SamplingParams(max_tokens=3), because="the weights are bf16, and the caches aren't")
@@ -176,6 +205,7 @@ def test_position_and_penalty():
         loop.sample = original
     want = adder_answer(PROMPT, 3)
     positions = [position for position, _ in seen]
+    expect(bool(seen), because="sample was never asked: it decides which token follows the logits, not the loop")
     expect_equal(
         positions,
         [7, 8, 9],
@@ -188,6 +218,46 @@ def test_position_and_penalty():
         because="the repetition penalty needs all tokens so far, the prompt and the answer: hand them to sample each "
         "time",
     )
+
+
+@exercise("9.9")
+def test_sample_is_asked_once_a_token(monkeypatch):
+    """In pieces, logits of a piece before the last are nobody's."""
+    asked = []
+
+    def spy(logits, params, position, token_ids=()):
+        asked.append(position)
+        return sample(logits, params, position, token_ids)
+
+    monkeypatch.setattr(loop, "PREFILL_CHUNK", 3)
+    monkeypatch.setattr(loop, "sample", spy)
+    _, got = adder(3)
+    expect_equal(
+        asked, [7, 8, 9], because="three pieces of the prompt, three tokens, three draws: not one for each piece"
+    )
+    expect(all(type(token) is int for token in got), because="what is yielded are ids, plain ints")
+
+
+@exercise("9.9")
+def test_two_answers_at_once():
+    """Two requests to one model, a token of each in turn."""
+    model = Adder()
+    because = (
+        "two requests to one model, a token of each in turn, and their answers mix: each has caches of its own, which "
+        "the model doesn't keep"
+    )
+    prompts = ([5, 17, 80], [60, 2])
+    loops = [loop.generate(model, list(prompt), SamplingParams(max_tokens=4)) for prompt in prompts]
+    with crash_means(because):
+        got = list(zip(*zip(*loops, strict=True), strict=True))
+    for prompt, answer in zip(prompts, got, strict=True):
+        expect_equal(list(answer), adder_answer(prompt, 4), because=because)
+
+
+@exercise("9.9")
+def test_a_long_answer():
+    got = run(Adder(context=400), PROMPT, SamplingParams(max_tokens=300))
+    expect_equal(len(got), 300, because="300 tokens were asked for, and the context has room for them")
 
 
 @exercise("9.9")

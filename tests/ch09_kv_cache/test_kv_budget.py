@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from chapters.ch09_kv_cache import kv_budget
-from chapters.judge import NO_RESULT, exercise, expect, expect_equal
+from chapters.judge import exercise, expect_equal
 from shared.inference.kv_cache import new_caches
 from shared.model.config import ModelConfig
-from tests.ch09_kv_cache.words import crash_means
+from tests.ch09_kv_cache.words import crash_means, expect_kind
 
 
 def config(**changes) -> ModelConfig:
@@ -41,7 +41,7 @@ COSTS = {
 def cost(*args, **settings) -> int:
     with crash_means("numbers a token leaves behind, times bytes a number, times tokens, times sequences"):
         got = kv_budget.kv_bytes(*args, **settings)
-    expect(isinstance(got, int), because=f"bytes are a whole number, not {type(got).__name__}. {NO_RESULT}")
+    expect_kind(got, int, "a whole number of bytes, an int")
     return got
 
 
@@ -99,7 +99,7 @@ def test_seven_billion():
 def fit(*args, **settings) -> int:
     with crash_means("what is left of total, divided by kv_per_request"):
         got = kv_budget.max_concurrent(*args, **settings)
-    expect(isinstance(got, int), because=f"whole requests: an int, not {type(got).__name__}. {NO_RESULT}")
+    expect_kind(got, int, "a whole number of requests, an int")
     return got
 
 
@@ -138,7 +138,10 @@ def test_each_part_counts():
         because="a quarter of *total* is left alone, 250 of 1000, and not a quarter of what the weights leave: 150 are "
         "left",
     )
-    expect_equal(fit(1000, 0, 0, 10), 80, because="head-room is 0.2 when nothing else is said")
+    expect_equal(fit(1005, 0, 0, 10), 80, because="head-room is 0.2 when nothing else is said: 804 of 1005 are left")
+    for total, headroom, left in ((1600, 1 / 16, 1500), (3200, 1 / 32, 3100)):
+        got = fit(total, 0, 0, 1, headroom=headroom)
+        expect_equal(got, left, because=f"{headroom} of {total} is left alone, as it is: not in whole per cent")
 
 
 @exercise("9.11")

@@ -36,8 +36,14 @@ def crash_means(because: str, *kinds: type[Exception]) -> Iterator[None]:
         raise rejected.with_traceback(error.__traceback__) from error
 
 
+def expect_kind(got: object, kind: type, what: str) -> None:
+    """Reject another type, and say what may have been forgotten only where it was: None."""
+    expect(got is not None, because=f"the result is {what}, not None: {NO_RESULT}")
+    expect(isinstance(got, kind), because=f"the result is {what}, not {type(got).__name__}")
+
+
 def tensor(got: object, what: str) -> Tensor:
-    expect(isinstance(got, Tensor), because=f"the result is {what}, a tensor, not {type(got).__name__}. {NO_RESULT}")
+    expect_kind(got, Tensor, f"{what}, a tensor")
     return got
 
 

@@ -5,6 +5,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from chapters.ch10_paged_kv_cache import block_manager
+from chapters.judge import Rejected
+from tests.ch05_transformer import oracle
+
+CALLS = 500  # more than any right answer makes of block_name in one call
 
 
 def name_of(before: bytes, token_ids: Sequence[int]) -> bytes:
@@ -22,12 +26,36 @@ def chain(root: bytes, token_ids: Sequence[int], block_size: int) -> list[bytes]
 
 
 @contextmanager
-def our_names() -> Iterator[None]:
-    """While this lasts, block_name is ours: what is judged is another exercise."""
-    own = block_manager.block_name
-    block_manager.block_name = name_of
+def crash_means(because: str) -> Iterator[None]:
+    """Reject with the likely cause when the block raises; but a slip of the pen (a name that isn't there) says more."""
+    slip = None
+    with oracle.crash_means(because):
+        try:
+            yield
+        except (NameError, AttributeError) as error:
+            slip = error
+    if slip is not None:
+        raise slip
+
+
+@contextmanager
+def our_names() -> Iterator[list[tuple[bytes, list[int]]]]:
+    """While this lasts, block_name is ours: what is judged is another exercise. Yields what it was asked for."""
+    own, asked = block_manager.block_name, []
+
+    def counted(before: bytes, token_ids: Sequence[int]) -> bytes:
+        asked.append((before, list(token_ids)))
+        if len(asked) > CALLS:
+            raise Rejected(
+                f"block_name was called {CALLS} times and more",
+                "the loop never ends: each turn must go on to the next block, also when the index knows the name "
+                "already (in publish: names grows in any case), or stop",
+            )
+        return name_of(before, token_ids)
+
+    block_manager.block_name = counted
     try:
-        yield
+        yield asked
     finally:
         block_manager.block_name = own
 

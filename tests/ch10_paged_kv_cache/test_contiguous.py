@@ -2,10 +2,11 @@
 
 import random
 from collections.abc import Sequence
+from numbers import Integral
 
 from chapters.ch10_paged_kv_cache import contiguous
 from chapters.judge import NO_RESULT, Rejected, exercise, expect, expect_equal
-from tests.ch05_transformer.oracle import crash_means
+from tests.ch10_paged_kv_cache.books import crash_means
 
 
 def allocator(capacity: int, stretches: dict[str, tuple[int, int]]) -> contiguous.ContiguousAllocator:
@@ -16,16 +17,22 @@ def allocator(capacity: int, stretches: dict[str, tuple[int, int]]) -> contiguou
     return made
 
 
-def places(made: contiguous.ContiguousAllocator) -> list[str]:
-    """Who holds each place, "" for nobody. Rejects stretches that overlap or reach outside."""
+HOLE = "is the hole itself as large as what was asked for, or are all holes together?"
+PACKED = "each stretch begins where the one before it ends, so the position grows by every size, moved or not"
+
+
+def places(made: contiguous.ContiguousAllocator, cause: str = HOLE) -> list[str]:
+    """Who holds each place, "" for nobody. Rejects stretches that overlap or reach outside; cause: a likely one."""
     held = [""] * made.capacity
     for owner, start in made.starts.items():
         for place in range(start, start + made.sizes[owner]):
-            expect(0 <= place < made.capacity, because=f"{owner!r} was given place {place} of {made.capacity}: outside")
+            expect(
+                0 <= place < made.capacity,
+                because=f"{owner!r} was given place {place} of {made.capacity}: outside; {cause}",
+            )
             expect(
                 held[place] == "",
-                because=f"place {place} was given to {owner!r} and belongs to {held[place]!r} already: is the hole "
-                "itself as large as what was asked for, or are all holes together?",
+                because=f"place {place} was given to {owner!r} and belongs to {held[place]!r} already: {cause}",
             )
             held[place] = owner
     return held
@@ -37,7 +44,7 @@ def places(made: contiguous.ContiguousAllocator) -> list[str]:
 def allocate(made: contiguous.ContiguousAllocator, owner: str, size: int) -> int:
     got = made.allocate(owner, size)
     expect(got is not None, because=NO_RESULT + "; where no hole is large enough, NoHole is raised")
-    expect(isinstance(got, int), because=f"the start is wanted, a place's number; yours is a {type(got).__name__}")
+    expect(isinstance(got, Integral), because=f"the start is wanted, a place's number; yours is a {type(got).__name__}")
     return got
 
 
@@ -50,6 +57,16 @@ def test_an_empty_memory():
         ({"a": 0}, {"a": 4}),
         because="who holds what must be noted in self.starts and self.sizes, or the same places are given out again",
     )
+
+
+@exercise("10.1")
+def test_a_hole_between_two():
+    made = allocator(7, {"a": (0, 1), "b": (6, 1)})  # a hole: 1 to 5
+    try:
+        allocate(made, "c", 2)
+    except contiguous.NoHole as error:
+        because = "places 1 to 5 are free, between 'a' and 'b': a hole isn't only what lies behind the last stretch"
+        raise Rejected(str(error), because) from None
 
 
 @exercise("10.1")
@@ -81,6 +98,7 @@ def test_small_holes_are_passed_over():
         got = allocate(made, "c", 4)
     except contiguous.NoHole as error:
         raise Rejected(str(error), "the first hole is too small, and a later one isn't: go on to the next") from None
+    expect_equal(made.sizes.get("c"), 4, because="self.sizes says how many places 'c' has, not where they end")
     places(made)
     expect_equal(got, 7, because="the holes at 0 and 3 are too small for four; the one at 7 has five places")
 
@@ -101,14 +119,14 @@ def test_no_hole_is_large_enough():
     because = "six places are free, but no three of them lie together: raise NoHole(size, largest hole, all holes)"
     error = refusal(made, 3, because)
     expect_equal(
+        (made.starts, made.sizes),
+        ({"a": 2, "b": 6}, {"a": 2, "b": 2}),
+        because="when nothing fits, nothing may be noted: first look, then write",
+    )
+    expect_equal(
         (error.size, error.largest, error.free),
         (3, 2, 6),
         because="NoHole is told what was asked for, the largest hole, and what all holes hold together",
-    )
-    expect_equal(
-        (made.starts, made.sizes),
-        ({"a": 2, "b": 6}, {"a": 2, "b": 2}),
-        because="when nothing fits, nothing may be noted",
     )
 
 
@@ -165,6 +183,14 @@ def test_one_hole_in_the_middle():
     made = allocator(10, {"a": (0, 2), "c": (5, 1)})
     moves = compact(made)
     expect(
+        contiguous.Move(5, 0, 1) not in moves,
+        because="'c' would lie on 'a', which stays: the position grows by the size of every stretch, moved or not",
+    )
+    expect(
+        contiguous.Move(2, 2, 1) not in moves,
+        because="source is where 'c' lay before, 5: self.starts was changed before the Move was made",
+    )
+    expect(
         not any(move.size == 0 or move.source == move.target for move in moves),
         because="'a' is in its place already: copying it onto itself costs as much as any copy, and does nothing",
     )
@@ -187,7 +213,7 @@ def test_the_starts_are_noted():
 def test_one_hole_is_left():
     made = allocator(20, {"a": (3, 4), "b": (8, 2), "c": (15, 5)})
     compact(made)
-    held = places(made)
+    held = places(made, PACKED)
     expect(
         all(held[:11]) and not any(held[11:]),
         because=f"one hole is left, at the end, as large as all holes together; places now: {held}",
@@ -255,7 +281,7 @@ def test_random_memories_keep_their_contents():
         rng.shuffle(names)
         made = allocator(position + 3, {name: stretches[name] for name in names})
         after = copied(memory + ["."] * 3, compact(made))
-        places(made)
+        places(made, PACKED)
         for name, (_, size) in stretches.items():
             start = made.starts[name]
             expect_equal(

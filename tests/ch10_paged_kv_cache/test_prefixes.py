@@ -1,5 +1,6 @@
 """Exercises 10.5, 10.6 and 10.7: judged by properties a name must have, and by names of our own making."""
 
+import importlib.util
 import random
 from collections.abc import Sequence
 
@@ -7,8 +8,7 @@ import pytest
 
 from chapters.ch10_paged_kv_cache import block_manager
 from chapters.judge import NO_RESULT, Rejected, exercise, expect, expect_equal
-from tests.ch05_transformer.oracle import crash_means
-from tests.ch10_paged_kv_cache.books import chain, manager, our_names
+from tests.ch10_paged_kv_cache.books import chain, crash_means, free_list, manager, name_of, our_names
 
 BEGIN = bytes(range(16))
 
@@ -16,8 +16,10 @@ BEGIN = bytes(range(16))
 
 
 def name(before: bytes, token_ids: Sequence[int]) -> bytes:
+    given = list(token_ids)
     with crash_means("a name must be possible for any ids: 49,151 needs more than a byte or two with a sign"):
-        got = block_manager.block_name(before, list(token_ids))
+        got = block_manager.block_name(before, given)
+    expect(given == list(token_ids), because="the ids were changed, and they belong to the request: only read them")
     expect(got is not None, because=NO_RESULT)
     expect(isinstance(got, bytes), because=f"a name is bytes; yours is of type {type(got).__name__}")
     return got
@@ -43,6 +45,14 @@ def test_the_same_is_called_the_same():
         name(BEGIN, [5, 6, 7, 8]),
         because="the same tokens after the same beginning: one name",
     )
+    spec = block_manager.__spec__
+    again = importlib.util.module_from_spec(spec)  # as another process would load it
+    spec.loader.exec_module(again)
+    expect_equal(
+        again.block_name(BEGIN, [5, 6, 7, 8]),
+        name(BEGIN, [5, 6, 7, 8]),
+        because="loaded anew, the module gives another name: nothing that differs from process to process may be in it",
+    )
 
 
 @exercise("10.5")
@@ -67,6 +77,17 @@ def test_large_ids():
         "ids become equal",
     )
     name(BEGIN, [49_151, 151_642])
+
+
+@exercise("10.5")
+def test_every_token_counts():
+    tokens = list(range(100, 116))
+    for place in range(16):
+        other = [*tokens[:place], 7, *tokens[place + 1 :]]
+        expect(
+            name(BEGIN, tokens) != name(BEGIN, other),
+            because=f"two blocks of sixteen tokens that differ at place {place} have the same name: all must be hashed",
+        )
 
 
 @exercise("10.5")
@@ -113,6 +134,13 @@ def test_no_two_of_many():
         got = name(*key)
         expect(seen.setdefault(got, key) == key, because=f"{key} and {seen[got]} have the same name")
         names.append(got)
+    columns = list(zip(*seen, strict=True))  # each of the bytes, over all names
+    varied = {column for column in columns if len(set(column)) > 200}
+    expect(
+        len(varied) == 16,
+        because=f"of a name's 16 bytes only {len(varied)} say something of their own: others repeat them, or take few "
+        "values. A short hash (crc32, Python's hash) that is made longer stays short; take 16 bytes of a long one",
+    )
 
 
 # 10.6 match
@@ -121,13 +149,28 @@ SYSTEM = list(range(100, 112))  # three blocks of four
 
 
 def match(made: block_manager.BlockManager, token_ids: Sequence[int]) -> list[int]:
+    given = list(token_ids)
     with (
-        our_names(),
+        our_names() as asked,
         crash_means("a prompt that isn't known is no error: what is known of it is found, perhaps nothing"),
     ):
-        got = made.match(list(token_ids))
+        got = made.match(given)
     expect(got is not None, because=NO_RESULT)
     expect(isinstance(got, list), because=f"a list of blocks is wanted; yours is a {type(got).__name__}")
+    expect(given == list(token_ids), because="the prompt was changed, and it belongs to the request: only read it")
+    if len(asked) > 1 and len(given) > 8 and asked[0][1] == given[:4]:
+        before, tokens = asked[1]
+        causes = {
+            "the second name was made of token 1 and on: go on by block_size, not by one": tokens == given[1:5],
+            "the second name was made of all tokens so far: a block's own are enough, `before` stands for the rest": (
+                tokens == given[:8]
+            ),
+            "the second block's name must be made of the first one's: keep it, and give it to block_name": (
+                before != name_of(*asked[0])
+            ),
+        }
+        for cause, seen in causes.items():
+            expect(not seen, because=cause)
     return got
 
 
@@ -151,8 +194,18 @@ def test_nothing_is_known():
 @exercise("10.6")
 def test_the_beginning_is_found():
     made = knowing(SYSTEM)
+    got = match(made, [*SYSTEM, 1, 2, 3])
+    expect(
+        got != [7, 6],
+        because="two blocks were found, and the third is known as well: fifteen tokens are three blocks and a rest",
+    )
+    expect(
+        got != [],
+        because="nothing was found. Names begin at self.root; and a block that nobody holds may be found, too: free "
+        "blocks that have a name are the cache",
+    )
     expect_equal(
-        match(made, [*SYSTEM, 1, 2, 3]),
+        got,
         [7, 6, 5],
         because="all three blocks of the beginning are known; block numbers are wanted, in the order of the tokens",
     )
@@ -183,6 +236,19 @@ def test_one_token_more_than_full_blocks():
     expect_equal(match(made, SYSTEM[:5]), [7], because="five tokens: one full block, and one is left")
     expect_equal(match(made, SYSTEM[:4]), [], because="four tokens: one full block, but then nothing would be left")
     expect_equal(match(made, SYSTEM[:2]), [], because="half a block has no name")
+
+
+@exercise("10.6")
+def test_block_0_is_a_block():
+    made = manager(4)
+    for block, each in enumerate(chain(made.root, SYSTEM, 4)):
+        made._cached[each], made._names[block] = block, each
+    expect_equal(
+        match(made, [*SYSTEM, 1]),
+        [0, 1, 2],
+        because="the beginning is in blocks 0, 1 and 2. Block 0 is known as well: `if not block` takes it for nothing; "
+        "compare with None, or ask `name in self._cached`",
+    )
 
 
 @exercise("10.6")
@@ -230,6 +296,11 @@ def test_nothing_is_taken():
     before = (list(made.ref_counts), list(made._free), dict(made._cached))
     match(made, [*SYSTEM, 1])
     expect_equal(
+        (made.asked_tokens, made.hit_tokens),
+        (0, 0),
+        because="match counted what it found, and `share` counts it as well: a request that waits would count twice",
+    )
+    expect_equal(
         (list(made.ref_counts), list(made._free), dict(made._cached)),
         before,
         because="match only looks; the scheduler may decide that there is no room yet, and ask again in the next step. "
@@ -263,9 +334,17 @@ def test_against_a_search_by_hand():
 def publish(
     made: block_manager.BlockManager, table: list[int], token_ids: list[int], names: list[bytes], n_computed: int
 ) -> None:
+    before = list(table), list(token_ids), list(made.ref_counts), free_list(made)
     with our_names(), crash_means("publishing must not fail: the table and the tokens reach to n_computed"):
         got = made.publish(table, token_ids, names, n_computed)
     expect(got is None, because="publish returns nothing; it changes `names` and the index")
+    now = list(table), list(token_ids), list(made.ref_counts), free_list(made)
+    for what, then, after in zip(("table", "tokens", "holders", "free list"), before, now, strict=True):
+        expect(
+            then == after,
+            because=f"the {what} changed, from {then} to {after}: publish gives names, and nobody holds another block "
+            "than before. (A known block in the table instead of one's own would want another holder, and one less)",
+        )
 
 
 @exercise("10.7")
@@ -274,9 +353,21 @@ def test_full_blocks_get_their_names():
     publish(made, [3, 1, 4], list(range(10)), names, 10)
     want = chain(made.root, list(range(10)), 4)
     expect(
-        len(names) == len(made._cached) and len(names) in (2, 1),
-        because=f"ten tokens fill two blocks of four: two names are wanted; {len(names)} in names, {len(made._cached)} "
-        "in the index. The third block isn't full: whoever found it would take four tokens where there are two",
+        names or made._cached or any(made._names),
+        because="ten tokens fill two blocks of four, and nothing was named: are names and the index written?",
+    )
+    expect(
+        names,
+        because="the blocks got names, and `names` is as empty as before: it must grow in place (append), for "
+        "`names = names + [name]` makes another list, which the caller never sees",
+    )
+    expect(
+        made._cached, because="names has grown, and the index (self._cached) knows none of them: nobody will find them"
+    )
+    expect(
+        len(names) < 3,
+        because=f"ten tokens fill two blocks of four, and {len(names)} names were made. The third block isn't full: "
+        "whoever found it would take four tokens where there are two",
     )
     expect(len(names) == 2, because="a prompt may fill several blocks in one step: a `while`, not an `if`")
     expect(
@@ -327,6 +418,10 @@ def test_it_goes_on_where_it_stopped():
     made, names, tokens = manager(6, tables=[[3, 1, 4]]), [], list(range(12))
     for n_computed in (3, 4, 5, 11, 12):
         publish(made, [3, 1, 4], tokens, names, n_computed)
+    expect(
+        names[2:3] != [name_of(names[0], tokens[8:12])],
+        because="the third block's name was made of the first one's: the name before is names[-1], not names[0]",
+    )
     expect_equal(
         names,
         chain(made.root, tokens, 4),
@@ -348,6 +443,21 @@ def test_two_with_the_same_text():
         "second, the first one would carry a name that leads elsewhere",
     )
     expect_equal(made._names[1], None, because="the second block has no name: the index doesn't lead to it")
+
+
+@exercise("10.7")
+def test_a_shared_beginning_and_then_something_new():
+    made = manager(6, tables=[[0, 1], [2, 3]])
+    first, second, other = [], [], [1, 2, 3, 4, 9, 9, 9, 9]
+    publish(made, [0, 1], [1, 2, 3, 4, 5, 6, 7, 8], first, 8)
+    publish(made, [2, 3], other, second, 8)
+    expect_equal(
+        second,
+        chain(made.root, other, 4),
+        because="the first of two full blocks has a known name, the second a new one: both go into names, so go on "
+        "after a known one",
+    )
+    expect_equal(made._cached.get(second[1]), 3, because="the second block's text is new: it must be found by its name")
 
 
 @exercise("10.7")

@@ -1,14 +1,16 @@
 """Exercise 10.9: judged by slots counted by hand, and by a memory that is written token by token."""
 
 import random
+from numbers import Integral
 
 from chapters.ch10_paged_kv_cache import paged_kv_cache
 from chapters.judge import NO_RESULT, Rejected, exercise, expect, expect_equal
 
 
 def slots(block_table: list[int], start: int, n: int, block_size: int) -> list[int]:
+    given = list(block_table)
     try:
-        got = paged_kv_cache.slot_mapping(list(block_table), start, n, block_size)
+        got = paged_kv_cache.slot_mapping(given, start, n, block_size)
     except IndexError as error:
         raise Rejected(
             f"IndexError: {error}",
@@ -17,8 +19,14 @@ def slots(block_table: list[int], start: int, n: int, block_size: int) -> list[i
         ) from error
     expect(got is not None, because=NO_RESULT)
     got = got.tolist() if hasattr(got, "tolist") else got
-    expect(isinstance(got, list), because=f"a list of numbers is wanted; yours is a {type(got).__name__}")
-    return got
+    expect(isinstance(got, list | tuple), because=f"a list of numbers is wanted; yours is a {type(got).__name__}")
+    expect_equal(given, block_table, because="the table was changed, and it belongs to the sequence: only read it")
+    for slot in got:
+        expect(
+            isinstance(slot, Integral),
+            because=f"a slot is one whole number, block * block_size + offset; yours is {slot!r}",
+        )
+    return list(got)
 
 
 @exercise("10.9")
@@ -42,8 +50,13 @@ def test_one_slot_for_each_token():
 
 @exercise("10.9")
 def test_blocks_lie_anywhere():
+    got = slots([7, 2, 5], start=0, n=6, block_size=2)
+    expect(
+        got != [14, 15, 6, 7, 14, 15],
+        because="token 2 is the first of block 2, so its offset is 2 % 2 = 0: the position, modulo block_size",
+    )
     expect_equal(
-        slots([7, 2, 5], start=0, n=6, block_size=2),
+        got,
         [14, 15, 4, 5, 10, 11],
         because="the second pair is in block 2, the third in block 5, as the table says; tokens don't follow one "
         "another from the first block on",

@@ -3,6 +3,7 @@
 import random
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,9 @@ from shared.inference import attention, attention_fused
 from shared.inference.attention import BackendUnavailable, Chunk, make_backend
 from shared.inference.attention_gather import GROUP_ROWS, in_groups, pool_rows
 from shared.inference.attention_varlen import VarlenStep
+from shared.inference.llm_engine import LLMEngine
 from shared.inference.paged_kv_cache import KVPool
+from shared.inference.sampling import SamplingParams
 from tests.tiny import TINY, tiny_model
 
 HEADS, KV_HEADS, DIM = TINY.num_attention_heads, TINY.num_key_value_heads, TINY.head_dim
@@ -146,6 +149,58 @@ def test_stale_numbers_behind_the_end_change_nothing():
         assert torch.allclose(backend(name, 4).begin(pool, chunks).layers[0].attend(q, k, v, 0.3), first, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["reference", "gather", "fused", "native"])
+@pytest.mark.parametrize("stray", [float("nan"), float("inf")])
+def test_nan_that_others_left_changes_nothing(name, stray):
+    """In blocks that nobody holds, in a neighbour's, and in the rest of those that are begun."""
+    dtype = torch.float32 if name == "native" else torch.float64
+    try:
+        paged = backend(name, 4, dtype)
+    except BackendUnavailable as why:
+        pytest.skip(str(why))
+    outs = []
+    for left in (0.0, stray):
+        torch.manual_seed(0)
+        pool = KVPool(TINY, 12, 4, dtype)
+        pool.keys.fill_(left)
+        pool.values.fill_(left)
+        parts = []
+        for chunks in (
+            [Chunk(0, 1, [3, 2]), Chunk(0, 6, [4, 1]), Chunk(0, 4, [5]), Chunk(0, 2, [6, 7, 8, 9])],
+            [Chunk(1, 1, [3, 2]), Chunk(6, 2, [4, 1]), Chunk(4, 1, [5, 10]), Chunk(2, 5, [6, 7, 8, 9])],
+            [Chunk(2, 1, [3, 2]), Chunk(8, 1, [4, 1, 11]), Chunk(5, 1, [5, 10]), Chunk(7, 1, [6, 7, 8, 9])],
+        ):
+            tokens = sum(chunk.n for chunk in chunks)
+            q, k = torch.randn(1, HEADS, tokens, DIM, dtype=dtype), torch.randn(1, KV_HEADS, tokens, DIM, dtype=dtype)
+            parts.append(paged.begin(pool, chunks).layers[0].attend(q, k, k, 0.3))
+        outs.append(torch.cat(parts, dim=2))
+    assert bool(outs[0].isfinite().all())
+    assert torch.equal(outs[1], outs[0])
+
+
+@pytest.mark.parametrize("name", ["gather", "native"])
+def test_what_an_aborted_request_leaves_hurts_nobody(name):
+    """A prompt with a token that makes NaN is aborted half read; others get its blocks, one at a time."""
+    model = tiny_model(dtype=torch.float32, config=replace(TINY, tie_word_embeddings=False))
+    with torch.no_grad():
+        model.model.embed_tokens.weight[5] = torch.nan
+        model.lm_head.weight[5] = 0.0  # and it never says it itself
+    params = SamplingParams(max_tokens=8, ignore_eos=True)
+    try:
+        engine = LLMEngine(model, num_blocks=12, block_size=4, attention=name, max_num_seqs=4, max_num_batched_tokens=5)
+    except BackendUnavailable as why:
+        pytest.skip(str(why))
+    [want] = engine.generate([[7, 8]], params)
+    engine.add_request("sick", [5, *range(20, 38)], params)
+    engine.step()
+    engine.step()
+    engine.abort("sick")
+    assert not bool(engine.pool.keys.isfinite().all())
+    for _ in range(6):
+        [got] = engine.generate([[7, 8]], params)
+        assert got.token_ids == want.token_ids
+
+
 def test_a_pool_of_bfloat16():
     pool = KVPool(TINY, 8, 4, torch.bfloat16)
     pool.keys.normal_()
@@ -217,6 +272,8 @@ def test_auto_takes_the_first_that_runs(monkeypatch, caplog):
 def test_an_unknown_name_says_which_there_are():
     with pytest.raises(ValueError, match="'flash'; there are reference, gather, "):
         make_backend("flash", TINY, 4, torch.float32)
+    with pytest.raises(ValueError, match="block_size must be at least 1, not 0"):
+        make_backend("gather", TINY, 0, torch.float32)
 
 
 def test_what_cannot_run_says_why(monkeypatch):
@@ -248,6 +305,9 @@ def test_a_step_needs_tokens():
     for chunks in ([], [Chunk(0, 0, [0])]):
         with pytest.raises(ValueError, match="at least one token"):
             paged.begin(pool, chunks)
+    for chunk in (Chunk(-1, 1, [0]), Chunk(3, 2, [0]), Chunk(0, 1, [])):
+        with pytest.raises(ValueError, match="aren't in a table of"):
+            paged.begin(pool, [chunk])
 
 
 def test_single_sequences_are_not_compiled_anew(monkeypatch):

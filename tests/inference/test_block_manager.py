@@ -228,3 +228,22 @@ def test_sizes_are_checked(num_blocks, block_size):
 @pytest.mark.parametrize(("tokens", "want"), [(0, 0), (1, 1), (4, 1), (5, 2), (8, 2)])
 def test_blocks_for(tokens, want):
     assert BlockManager(9, 4).blocks_for(tokens) == want
+
+
+def test_what_makes_no_sense_is_refused_and_changes_nothing():
+    blocks, table = used()
+    for call, words in (
+        (lambda: blocks.take(-1), "-1 blocks asked for"),
+        (lambda: blocks.release([*table, -4]), "block -4 is released, and there are 0 to 5"),
+        (lambda: blocks.release([*table, 6]), "block 6 is released"),
+        (lambda: blocks.writable([4], 0), "block 4 is to be written, and nobody holds it"),
+        (lambda: blocks.publish(table, [1, 2, 3], [], 4), "4 tokens computed, of 3"),
+        (
+            lambda: blocks.publish(table[:1], [1, 2, 3], [], 3),
+            "3 tokens computed, of 3 that have room in 1 blocks of 2",
+        ),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
+        blocks.check([table])
+        assert blocks.num_free == 3

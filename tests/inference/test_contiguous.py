@@ -29,8 +29,10 @@ def test_what_is_refused():
         ContiguousAllocator(0)
     allocator = ContiguousAllocator(4)
     allocator.allocate("a", 1)
-    for owner, size in (("a", 1), ("b", 0), ("b", -1)):
-        with pytest.raises(ValueError, match="places for"):
-            allocator.allocate(owner, size)
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="2 places for 'a', who holds 1 already"):
+        allocator.allocate("a", 2)
+    for size in (0, -1):
+        with pytest.raises(ValueError, match=f"{size} places for 'b': at least 1"):
+            allocator.allocate("b", size)
+    with pytest.raises(KeyError, match="'nobody' has no places"):
         allocator.free("nobody")

@@ -57,6 +57,17 @@ def test_replayed_steps_give_the_same_tokens():
     assert set(runner.recordings) == {1, 2, 4, 8}  # seven, six and five go into eight, three into four
 
 
+def test_tables_longer_than_what_was_recorded_run_as_ever():
+    try:
+        load(8, 4)
+    except NativeUnavailable as why:
+        pytest.skip(str(why))
+    want, _ = run(ModelRunner, "native")
+    got, runner = run(lambda *parts: GraphRunner(*parts, max_blocks=3, record=record_a_call), "native")
+    assert got == want
+    assert runner.recordings
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("backend", ["triton"])
 def test_a_recorded_graph_gives_the_same_tokens(backend):

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -45,12 +46,12 @@ def naive(model, prompt, params):
 @pytest.mark.parametrize(
     "params",
     [
-        SamplingParams(max_tokens=40),
-        SamplingParams(40, 1.0, 30, 0.95, seed=3),
-        SamplingParams(40, repetition_penalty=1.3),
+        SamplingParams(max_tokens=20),
+        SamplingParams(20, 1.0, 30, 0.95, seed=3),
+        SamplingParams(20, repetition_penalty=1.3),
     ],
 )
-@pytest.mark.parametrize("chunk", [1, 3, 7, 256])
+@pytest.mark.parametrize("chunk", [1, 3, 7])
 def test_cached_equals_naive(monkeypatch, params, chunk):
     monkeypatch.setattr(loop, "PREFILL_CHUNK", chunk)  # a prompt shorter than a piece, a multiple of it, and neither
     model = tiny_model()
@@ -98,13 +99,27 @@ def test_the_context_ends_the_answer():
 
 def test_prompts_that_cannot_be_served():
     model = Scripted([1], context=20)
-    bad = (([], "empty"), ([1] * 20, "context is 20"), ([0, 97], "outside 0 to 96"), ([-1], "outside"))
+    bad = (
+        ([], "empty"),
+        ([1] * 20, "context is 20"),
+        ([0, 97], "outside 0 to 96: 97 at place 1"),
+        ([-1], "outside 0 to 96: -1 at place 0"),
+        ([5, 6.0], "outside 0 to 96: 6.0 at place 1"),
+        ([True], "outside 0 to 96: True at place 0"),
+        ("text", "list of token ids, not str"),
+        (b"text", "list of token ids, not bytes"),
+        (torch.tensor([1, 2]), "list of token ids, not Tensor"),
+        (np.array([1, 2]), "list of token ids, not ndarray"),
+        (None, "list of token ids, not NoneType"),
+    )
     for prompt, message in bad:
         with pytest.raises(ValueError, match=message):
             next(generate(model, prompt, SamplingParams()))
     for unheeded in (SamplingParams(stop=("x",)), SamplingParams(n=2), SamplingParams(logprobs=0)):
         with pytest.raises(ValueError, match="stop texts, n and logprobs"):
             next(generate(model, [1], unheeded))
+    with pytest.raises(ValueError, match="eos_ids must be a set or list of token ids, not 2"):
+        next(generate(model, [1], SamplingParams(), 2))
     assert model.steps == 0
 
 
@@ -137,5 +152,5 @@ def test_two_requests_may_be_interleaved():
 
 @pytest.mark.real
 def test_cached_equals_naive_on_the_real_model(real_model, tokenizer):
-    prompt, params = tokenizer.encode("The sky is blue because"), SamplingParams(max_tokens=12)
+    prompt, params = tokenizer.encode("The sky is blue because"), SamplingParams(max_tokens=5)
     assert list(generate(real_model, prompt, params)) == naive(real_model, prompt, params)

@@ -1,5 +1,7 @@
 """The memory formula against the bytes of real tensors, and the budget against a loop that fills memory by hand."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -62,7 +64,45 @@ def test_one_more_would_not_fit(total, model, overhead, each, eighths):
     assert taken + 8 * (n + 1) * each > 8 * total
 
 
-@pytest.mark.parametrize("bad", [{"kv_per_request": 0}, {"kv_per_request": -1}, {"headroom": 1.0}, {"headroom": -0.1}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"kv_per_request": 0},
+        {"kv_per_request": -1},
+        {"kv_per_request": math.nan},
+        {"kv_per_request": math.inf},
+        {"headroom": 1.0},
+        {"headroom": -0.1},
+        {"headroom": math.nan},
+        {"total": -1},
+        {"total": math.nan},
+        {"total": math.inf},
+        {"model": -1},
+        {"overhead": -50},
+        {"overhead": math.nan},
+    ],
+)
 def test_bad_numbers_are_refused(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         max_concurrent(**({"total": 10, "model": 1, "overhead": 1, "kv_per_request": 1} | bad))
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"tokens": -5}, "tokens must be a whole number"),
+        ({"tokens": 2.5}, "tokens must be a whole number"),
+        ({"tokens": True}, "tokens must be a whole number"),
+        ({"sequences": -1}, "sequences must be a whole number"),
+        ({"sequences": None}, "sequences must be a whole number"),
+        ({"dtype": "float16"}, "dtype must be one of torch's"),
+        ({"dtype": 2}, "dtype must be one of torch's"),
+    ],
+)
+def test_bad_sizes_are_refused(bad, message):
+    with pytest.raises(ValueError, match=message):
+        kv_bytes(**({"config": TINY, "tokens": 1} | bad))
+
+
+def test_nothing_takes_nothing():
+    assert kv_bytes(TINY, 0) == kv_bytes(TINY, 5, 0) == 0

@@ -55,13 +55,23 @@ def test_rewind_forgets_the_last_tokens():
     cache.rewind(0)
     cache.rewind(6)
     assert cache.length == 0
-    for n in (1, -1):
+    cache.update(*step(3))
+    for n in (4, -1, 1.5, 1.0, True, None):
         with pytest.raises(ValueError, match="can't forget"):
             cache.rewind(n)
+    assert cache.length == 3
 
 
 @pytest.mark.parametrize(
-    ("keys", "values"), [((1, 3, 1, 4), (1, 3, 1, 4)), ((2, 3, 1, 5), (2, 3, 1, 5)), ((2, 3, 2, 4), (2, 3, 1, 4))]
+    ("keys", "values"),
+    [
+        ((1, 3, 1, 4), (1, 3, 1, 4)),
+        ((2, 3, 1, 5), (2, 3, 1, 5)),
+        ((2, 5, 1, 4), (2, 5, 1, 4)),
+        ((2, 3, 2, 4), (2, 3, 1, 4)),
+        ((2, 3, 4), (2, 3, 4)),
+        ((2, 3, 1, 4), (3, 4)),
+    ],
 )
 def test_other_shapes_are_refused(keys, values):
     """A batch of one would otherwise spread over both sequences without a word."""
@@ -69,6 +79,35 @@ def test_other_shapes_are_refused(keys, values):
     with pytest.raises(ValueError, match="keys"):
         cache.update(torch.zeros(keys), torch.zeros(values))
     assert cache.length == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64])
+def test_other_dtypes_and_devices_are_refused(dtype):
+    """A large float64 would become infinity without a word."""
+    cache, right = KVCache(1, 1, 2, capacity=4), torch.zeros(1, 1, 1, 2)
+    for k, v in ((right.to(dtype), right), (right, right.to(dtype)), (right.to("meta"), right.to("meta"))):
+        with pytest.raises(ValueError, match="weights' dtype and device: this one was made for torch.float32 on cpu"):
+            cache.update(k, v)
+    assert cache.length == 0
+
+
+@pytest.mark.parametrize("size", [-1, 2.5, True, None])
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_sizes_that_make_no_sense_are_refused(size, place):
+    sizes = [1, 1, 2, 4]
+    sizes[place] = size
+    with pytest.raises(ValueError, match="capacity and head_dim must be whole numbers"):
+        KVCache(*sizes)
+
+
+def test_a_cache_keeps_no_graph():
+    """Weights that want gradients would make each step hang on to those of all before."""
+    cache, k = KVCache(1, 1, 2, capacity=4), torch.ones(1, 1, 1, 2, requires_grad=True)
+    for _ in range(3):
+        keys, values = cache.update(2 * k, 3 * k)
+    assert not keys.requires_grad
+    assert not values.requires_grad
+    assert keys.tolist() == [[[[2, 2]] * 3]]
 
 
 def test_new_caches_fit_the_model():
@@ -102,3 +141,19 @@ def test_a_rewound_model_goes_on_as_if_nothing_had_been():
         cache.rewind(5)
     again = model(ids[:, 10:], caches)
     torch.testing.assert_close(again, model(ids)[:, 10:])
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("layer", [0, 1, 2])
+@pytest.mark.parametrize("n", [1, 2])
+def test_caches_out_of_step_are_refused(layer, n):
+    """One layer rewound, or forgotten when the others were: the answer would be wrong, without an error."""
+    model, caches = tiny_model(), new_caches(TINY, 16, dtype=torch.float64)
+    model(torch.tensor([[1, 2, 3, 4]]), caches)
+    caches[layer].rewind(2)
+    with pytest.raises(ValueError, match="out of step: they hold 2 to 4 tokens"):
+        model(torch.tensor([[5] * n]), caches)
+    assert sorted(cache.length for cache in caches) == [2, 4, 4]  # nothing was stored
+    for cache in caches:
+        cache.rewind(cache.length - 2)
+    torch.testing.assert_close(model(torch.tensor([[3]]), caches), model(torch.tensor([[1, 2, 3]]))[:, -1:])

@@ -322,7 +322,6 @@ def test_nan_fails_one_request_alone(poisoned_model, where, caplog):
         assert "not finite" in str(failure)
         assert [tokens(outputs[str(k)]) for k in range(3)] == [alone(p, params, poisoned_model) for p in others]
     assert "request sick failed" in caplog.text
-    assert bool(engine.pool.keys.isfinite().all())
 
 
 def test_nan_left_behind_hurts_nobody(poisoned_model):

@@ -3,6 +3,7 @@
 import math
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -73,6 +74,30 @@ def test_nan_and_infinity_stay_what_they_are(kernels):
         assert not w.linear(x).isfinite().any()
 
 
+@pytest.mark.parametrize("rows", [1, 8, 12])
+@pytest.mark.parametrize("value", [math.nan, -math.nan, math.inf, -math.inf])
+def test_a_row_with_nan_or_infinity_is_nan_in_int8_and_the_others_are_as_ever(kernels, rows, value):
+    weight = Int8Weight(torch.randn(24, 32))
+    x = torch.randn(rows, 32)
+    x[-1, 7] = value
+    got = NativeInt8Weight(weight, kernels).linear(x)
+    assert bool(got[-1].isnan().all())
+    assert torch.equal(got[:-1], int8_linear(x[:-1], weight.levels, weight.scale))
+
+
+def test_other_numbers_than_float32_and_other_sizes_are_refused(kernels):
+    w = torch.randn(24, 16)
+    for weight in (NativeWeight(w, kernels), NativeInt8Weight(Int8Weight(w), kernels)):
+        for x in (torch.ones(1, 16, dtype=torch.float64), torch.ones(9, 16).bfloat16(), torch.ones(1, 32)):
+            with pytest.raises(ValueError, match=r"x: float32 \[\.\.\., 16\] is wanted"):
+                weight.linear(x)
+    with pytest.raises(ValueError, match="float64 on cpu"):
+        NativeWeight(w.double(), kernels)
+    turned = torch.randn(16, 24)
+    x = torch.randn(1, 16)
+    torch.testing.assert_close(NativeWeight(turned.T, kernels).linear(x), x @ turned)
+
+
 def test_denormal_numbers_survive(kernels):
     """-ffast-math would switch them off for the whole process, in everyone's arithmetic."""
     assert float(torch.tensor(1e-40) * 1) != 0.0
@@ -106,6 +131,68 @@ def test_attention_equals_the_reference(kernels):
     assert torch.equal(pools[0].values, pools[1].values)
 
 
+@pytest.mark.parametrize(
+    ("head_dim", "block", "heads", "threads"), [(8, 4, (6, 2), 2), (6, 3, (4, 4), 1), (64, 1, (9, 3), 2)]
+)
+def test_attention_of_other_sizes_and_on_two_threads(kernels, head_dim, block, heads, threads):
+    config = replace(TINY, head_dim=head_dim, num_attention_heads=heads[0], num_key_value_heads=heads[1])
+    chunks = [Chunk(i, 1, list(range(10 * i, 10 * i + 10))) for i in range(10)] + [Chunk(1, 4, list(range(100, 110)))]
+    q, k, v = (torch.randn(1, count, 14, head_dim) for count in (heads[0], heads[1], heads[1]))
+    before, outs = torch.get_num_threads(), []
+    for name in ("reference", "native"):
+        torch.manual_seed(0)
+        pool = KVPool(config, 110, block)
+        pool.keys.normal_()
+        pool.values.normal_()
+        torch.set_num_threads(threads)
+        try:
+            step = make_backend(name, config, block, torch.float32).begin(pool, chunks)
+            outs.append(step.layers[0].attend(q, k, v, 0.3))
+        finally:
+            torch.set_num_threads(before)
+    torch.testing.assert_close(outs[1], outs[0], rtol=1e-5, atol=2e-6)
+
+
+def test_scores_of_minus_infinity(kernels):
+    pool = KVPool(TINY, 3, BLOCK)
+    pool.keys[:, 1], pool.values[:] = -1e38, 5.0
+    backend, q, k = (
+        make_backend("native", TINY, BLOCK, torch.float32),
+        torch.full((1, 6, 1, 8), 1e3),
+        torch.zeros(1, 2, 1, 8),
+    )
+    step = backend.begin(pool, [Chunk(4, 1, [1, 2])])
+    assert torch.equal(step.layers[0].attend(q, k, k + 1, 1.0), torch.ones(1, 6, 1, 8))
+    nothing = backend.begin(pool, [Chunk(0, 1, [0])]).layers[0].attend(q, k - 1e38, k, 1.0)
+    assert bool(nothing.isnan().all())  # as in torch's softmax
+
+
+def test_queries_of_another_dtype_are_converted_as_in_gather(kernels):
+    chunks, outs = [Chunk(3, 1, [2]), Chunk(1, 3, [1])], []
+    q, k, v = (torch.randn(1, heads, 4, HEAD_DIM).bfloat16() for heads in (6, 2, 2))
+    for name in ("gather", "native"):
+        pool = KVPool(TINY, 3, BLOCK)
+        outs.append(make_backend(name, TINY, BLOCK, torch.float32).begin(pool, chunks).layers[0].attend(q, k, v, 0.3))
+        assert outs[-1].dtype == torch.bfloat16
+    torch.testing.assert_close(outs[1], outs[0])
+
+
+def test_what_would_read_or_write_elsewhere_is_refused(kernels):
+    backend = make_backend("native", TINY, BLOCK, torch.float32)
+    for pool in (KVPool(TINY, 3, 2), KVPool(TINY, 3, BLOCK, torch.float64)):
+        with pytest.raises(ValueError, match=r"this backend is for float32 and \(2, 4, 8\)"):
+            backend.begin(pool, [Chunk(0, 1, [0])])
+    pool = KVPool(TINY, 3, BLOCK)
+    for chunk in (Chunk(3, 1, [3]), Chunk(5, 1, [10**9, 1]), Chunk(4, 2, [0, 3]), Chunk(5, 1, [-1, 1])):
+        with pytest.raises(IndexError):
+            backend.begin(pool, [chunk])
+    layer = backend.begin(pool, [Chunk(0, 1, [0])]).layers[0]
+    q, k = torch.ones(1, 6, 1, 8), torch.ones(1, 2, 1, 8)
+    for bad_q, bad_k in ((q, q), (q, torch.ones(1, 2, 2, 8)), (torch.ones(1, 200, 1, 8), k), (q.repeat(1, 1, 2, 1), k)):
+        with pytest.raises(ValueError, match="are wanted, not"):
+            layer.attend(bad_q, bad_k, k, 1.0)
+
+
 def test_what_lies_behind_the_end_does_not_count(kernels):
     pool = KVPool(TINY, 2, BLOCK)
     pool.keys.fill_(1e4)
@@ -135,10 +222,18 @@ def test_a_model_with_native_weights_computes_the_same_and_shares_its_memory(ker
 def test_what_it_is_not_for_is_said():
     with pytest.raises(BackendUnavailable, match="float64"):
         make_backend("native", TINY, BLOCK, torch.float64)
+    with pytest.raises(BackendUnavailable, match="may be up to 4096, not 8 and 8192"):
+        make_backend("native", TINY, 8192, torch.float32)
 
 
 @pytest.mark.parametrize(
-    ("compiler", "words"), [("/nowhere/g++", "can't be built"), ("false", "failed"), (None, "no C\\+\\+ compiler")]
+    ("compiler", "words"),
+    [
+        ("/nowhere/g++", "can't be built"),
+        ("false", "failed"),
+        ("'g++", "CXX can't be read"),
+        (None, "no C\\+\\+ compiler"),
+    ],
 )
 def test_without_a_working_compiler_it_says_so(monkeypatch, tmp_path, compiler, words):
     monkeypatch.setattr(native, "FOLDER", tmp_path / "native")
@@ -158,3 +253,30 @@ def test_built_once(kernels, monkeypatch):
     monkeypatch.setattr(native, "_compile", lambda command: pytest.fail("built again"))
     native.load.cache_clear()
     native.load(HEAD_DIM, BLOCK)
+
+
+def test_built_once_though_many_threads_ask_and_again_when_it_was_emptied(kernels, monkeypatch, tmp_path):
+    compiler = native._compiler()[0]
+    monkeypatch.setenv("CXX", f"{compiler} -DSOMETHING='1 2'")
+    monkeypatch.setattr(native, "FOLDER", tmp_path / "a")
+    monkeypatch.setattr(native, "FLAGS", native.FLAGS.replace("-O3", "-O0"))  # sooner done
+    compiled, compile_it = [], native._compile
+    monkeypatch.setattr(native, "_compile", lambda command: compiled.append(command) or compile_it(command))
+    native.load.cache_clear()
+    try:
+        with ThreadPoolExecutor(6) as threads:
+            list(threads.map(lambda _: native.load(HEAD_DIM, BLOCK), range(6)))
+        assert len(compiled) == 1
+        assert "-DSOMETHING=1 2" in compiled[0]
+        [library] = (tmp_path / "a").iterdir()
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b" / library.name).write_bytes(b"")
+        monkeypatch.setattr(native, "FOLDER", tmp_path / "b")
+        native.load.cache_clear()
+        native.load(HEAD_DIM, BLOCK)
+        assert len(compiled) == 2
+        native.load.cache_clear()
+        native.load(HEAD_DIM, BLOCK)
+        assert len(compiled) == 2
+    finally:
+        native.load.cache_clear()

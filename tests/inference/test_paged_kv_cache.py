@@ -53,3 +53,16 @@ def test_copies_are_of_all_layers():
 def test_sizes_are_checked():
     with pytest.raises(ValueError, match="at least 1"):
         KVPool(TINY, num_blocks=0, block_size=4)
+    with pytest.raises(MemoryError, match="take 1536000000.0 GB, more than there is on cpu"):
+        KVPool(TINY, num_blocks=10**15, block_size=4, dtype=torch.float32)
+
+
+def test_blocks_are_cleared_in_all_layers():
+    pool = KVPool(TINY, num_blocks=4, block_size=2)
+    for kv in (pool.keys, pool.values):
+        kv.fill_(torch.nan)
+    pool.clear([2, 0])
+    pool.clear([])
+    for kv in (pool.keys, pool.values):
+        assert not kv[:, [0, 2]].any()
+        assert bool(kv[:, [1, 3]].isnan().all())
