@@ -10,12 +10,14 @@ import typer
 from chapters.bench_display import print_engine, print_table, shown
 from chapters.bench_engine import Precision, choose_peers, run_engine
 from chapters.bench_stacks import CHAPTER, CURRENT, Dtype, Stack, measure
-from chapters.bench_table import record
+from chapters.bench_table import record, with_kept_peers
 from chapters.console import console
 from chapters.regions import BookError
 from chapters.reports import prepare_output, write_report
 
 app = typer.Typer(no_args_is_help=False)
+
+MAX_THREADS = 256
 
 JsonOut = Annotated[
     Path | None, typer.Option("--json", metavar="OUT", dir_okay=False, help="write the report to this file")
@@ -35,7 +37,7 @@ def bench(
     stack: Annotated[
         Stack | None, typer.Option(help="what to measure; default: all, or with --json the newest")
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads; one is slow, but steady")] = 1,
+    threads: Annotated[int, typer.Option(min=1, max=MAX_THREADS, help="CPU threads; one is slow, but steady")] = 1,
     model: Annotated[
         Path | None, typer.Option(metavar="DIR", help="a model's folder; default: SmolLM2-135M-Instruct")
     ] = None,
@@ -46,6 +48,7 @@ def bench(
     Generation is greedy and goes on past the end-of-sequence token, so that every stack does the same work.
     """
     if context.invoked_subcommand is not None:
+        refuse_options_before(context.invoked_subcommand, context)
         return
     if json is not None and stack is Stack.all:
         raise BookError("--json writes the report of one stack; choose it, as in --stack naive")
@@ -89,7 +92,7 @@ def make_trace_file(
 @app.command()
 def mlp(
     json: JsonOut = None,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads")] = 1,
+    threads: Annotated[int, typer.Option(min=1, max=MAX_THREADS, help="CPU threads")] = 1,
     keep: Keep = False,
 ) -> None:
     """Chapter 1: an epoch of the NumPy net against the same net in torch."""
@@ -139,7 +142,7 @@ def engine(
             metavar="PATH", help="the interpreter of an environment that has the peers", show_default="this one"
         ),
     ] = sys.executable,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads, the same for all")] = 1,
+    threads: Annotated[int, typer.Option(min=1, max=MAX_THREADS, help="CPU threads, the same for all")] = 1,
     dtype: Annotated[Precision, typer.Option(help="the engine's number format; peers have their own")] = Precision.fp32,
     scaling: Annotated[bool, typer.Option("--scaling", help="the trace on twice the threads as well")] = False,
     model: Annotated[
@@ -148,8 +151,12 @@ def engine(
     keep: Keep = False,
 ) -> None:
     """Chapters 9 to 12: the engine on a trace, in one stream and on a long prompt, and its peers on the same."""
+    if keep and (trace is not None or model is not None):
+        raise BookError("--keep is for the default trace and model, or the table would compare what can't be compared; "
+                        "leave out --trace and --model, or --keep")  # fmt: skip
     prepare_output(json)
-    report = run_engine(trace, model, threads, dtype, scaling, choose_peers(peers, peer or []), peers_python)
+    chosen = choose_peers(peers, peer or [], peers_python)
+    report = run_engine(trace, model, threads, dtype, scaling, chosen, peers_python)
     print_engine(report)
     if json is not None:
         write_report(json, report)
@@ -158,7 +165,19 @@ def engine(
         raise typer.Exit(130)
     if keep:
         name = "engine" if dtype is Precision.fp32 else f"engine --dtype {dtype}"
-        console.print(f"{record(name, report)}: written; now python -m chapters build", markup=False)
+        kept = record(name, with_kept_peers(name, report))
+        console.print(f"{kept}: written; now python -m chapters build", markup=False)
+    if any(name in report["skipped"] for name in peer or []):
+        raise typer.Exit(1)  # asked for by name, and not measured
+
+
+def refuse_options_before(command: str, context: typer.Context) -> None:
+    """Raise BookError for an option between `bench` and its subcommand: nobody would read it."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            raise BookError(f"{parameter.opts[0]} stands before {command} and belongs to bench alone; "
+                            f"options of {command} come after its name (bench {command} --help)")  # fmt: skip
 
 
 def run_parts(name: str, parts: dict[str, Callable[[], dict[str, Any]]], json: Path | None, keep: bool) -> None:

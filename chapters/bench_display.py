@@ -12,9 +12,18 @@ BUSY = 0.85  # of a core: who gets less in a benchmark on one thread shares it w
 
 
 def print_table(reports: Sequence[dict[str, Any]]) -> None:
-    """One row a report, and what the last gains over the first."""
+    """One row a report in which anything was answered, and what the last gains over the first."""
+    for report in reports:
+        for kind, number in report["errors"].items():
+            console.print(
+                f"{report['stack']}: {count(number, 'request')} not counted: {kind}", style="red", markup=False
+            )
+    reports = [report for report in reports if report["total"]["requests"]]
+    if not reports:
+        return
     first = reports[0]
-    title = f"{first['model']}, {first['dtype']}, CPU threads: {first['threads']}, trace {first['trace']}"
+    dtypes = " and ".join(dict.fromkeys(report["dtype"] for report in reports))
+    title = f"{first['model']}, {dtypes}, CPU threads: {first['threads']}, trace {first['trace']}"
     table = Table(title=title, title_justify="left")
     for column in ("stack", "output tok/s", "TTFT P50", "TPOT P50", "E2E P99", "wall", "peak memory"):
         table.add_column(column, justify="left" if column == "stack" else "right", no_wrap=column == "stack")
@@ -32,13 +41,14 @@ def print_table(reports: Sequence[dict[str, Any]]) -> None:
     console.print(table)
     for report in reports:
         console.print(f"{report['stack']}: {WHAT[report['stack']]}", style="dim", markup=False)
-    for report in reports:
-        for kind, count in report["errors"].items():
-            console.print(f"{report['stack']}: {count} requests not counted: {kind}", style="red", markup=False)
     rates = [report["total"]["output_tok_s"] for report in reports]
     if len(reports) > 1 and all(rates):
         gain = f"{rates[-1] / rates[0]:.1f} times as many tokens per second"
         console.print(f"{reports[-1]['stack']} makes {gain} as {first['stack']}")
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def seconds(value: float | None) -> str:

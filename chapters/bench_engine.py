@@ -1,9 +1,11 @@
 """`python -m chapters bench engine`: its inputs checked before anything is measured."""
 
+import shutil
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from chapters.bench_display import count
 from chapters.bench_stacks import Dtype, load
 from chapters.console import console
 from chapters.regions import BookError
@@ -16,14 +18,17 @@ class Precision(StrEnum):
     int8 = "int8"
 
 
-def choose_peers(all_of_them: bool, names: list[str]) -> list[str]:
-    """The peers to measure. Raises BookError for a name that isn't one."""
+def choose_peers(all_of_them: bool, names: list[str], python: str) -> list[str]:
+    """The peers to measure. Raises BookError for a name that isn't one, and for an interpreter that isn't there."""
     from shared.inference.peers import PEERS
 
     for name in names:
         if name not in PEERS:
             raise BookError(f"--peer {name}: there is none of that name; there are {', '.join(PEERS)}")
-    return names or (list(PEERS) if all_of_them else [])
+    chosen = names or (list(PEERS) if all_of_them else [])
+    if chosen and shutil.which(python) is None:
+        raise BookError(f"--peers-python {python}: there is no such program")
+    return chosen
 
 
 def run_engine(
@@ -59,7 +64,9 @@ def run_engine(
     for line in reader_parts():
         console.print(line, style="dim", markup=False)
     n_prompt, n_output = (sum(len(r.prompt_ids) for r in trace), sum(r.max_new_tokens for r in trace))
-    console.print(f"{name}, {dtype}: {len(trace)} requests, {n_prompt:,} prompt and {n_output:,} output tokens")
+    console.print(
+        f"{name}, {dtype}: {count(len(trace), 'request')}, {n_prompt:,} prompt and {n_output:,} output tokens"
+    )
     report = bench_engine(
         model,
         model_dir or ensure_model(),

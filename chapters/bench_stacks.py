@@ -120,8 +120,14 @@ def measure(
         if reports[-1]["interrupted"]:
             break
         if reports[-1]["total"]["requests"]:
-            scoreboard.record(stack.replace("-", " "), CHAPTER[stack], reports[-1])
+            scoreboard.record(row_name(stack, dtype), CHAPTER[stack], reports[-1])
     return reports
+
+
+def row_name(stack: Stack, dtype: Dtype) -> str:
+    """A stack's name on the scoreboard: with the number format, unless it is the usual one or the name says it."""
+    name = stack.replace("-", " ")
+    return name if dtype is Dtype.float32 or stack is Stack.int8 else f"{name} {dtype}"
 
 
 def load(model_dir: Path | None, dtype: Dtype) -> "tuple[Transformer, str]":

@@ -81,6 +81,14 @@ def record(name: str, numbers: Numbers, root: Path = ROOT) -> Path:
     return file
 
 
+def with_kept_peers(name: str, report: Numbers, root: Path = ROOT) -> Numbers:
+    """An engine's report, and the kept numbers of peers that it didn't measure, if they were measured alike."""
+    kept = load(root).get(name, {})
+    if any(kept.get(key) != report[key] for key in ("trace", "model", "threads")):
+        return report
+    return {peer: kept[peer] for peer in PEERS if peer in kept} | report
+
+
 def load(root: Path = ROOT) -> dict[str, Numbers]:
     """The kept numbers by benchmark. Raises BookError for a file that can't be read."""
     file = root / "solutions" / "benchmarks.json"

@@ -1,12 +1,14 @@
-# Yours to finish. Generated from shared/inference/paged_kv_cache.py (version 84fe040f3e74).
+# Yours to finish. Generated from shared/inference/paged_kv_cache.py (version 04ec8f65b82a).
 """Memory for the keys and values of all sequences: one pool per layer, cut into blocks of a few tokens each.
 
 A sequence's tokens lie wherever its block table says. A slot is the place of one token: `block * block_size + offset`.
 """
 
 from chapters import Todo
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,6 +35,16 @@ def slot_mapping(block_table: Sequence[int], start: int, n: int, block_size: int
     # end
 
 
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """torch.zeros; on a CPU, pages are cleared by the system when they are first written to, and not all at once."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    n_bytes = math.prod(shape) * dtype.itemsize
+    raw = torch.from_numpy(np.zeros(n_bytes + 64, dtype=np.uint8))
+    first = -raw.data_ptr() % 64  # at a cache line's beginning, as torch has it
+    return raw[first : first + n_bytes].view(dtype).view(shape)
+
+
 class KVPool:
     """keys, values: [layers, num_blocks, kv_heads, block_size, head_dim], set aside once and never moved.
 
@@ -51,9 +63,9 @@ class KVPool:
             raise ValueError(f"num_blocks and block_size must be at least 1, not {num_blocks} and {block_size}")
         shape = (config.num_hidden_layers, num_blocks, config.num_key_value_heads, block_size, config.head_dim)
         try:
-            self.keys = torch.zeros(shape, dtype=dtype, device=device)
-            self.values = torch.zeros(shape, dtype=dtype, device=device)
-        except RuntimeError as error:
+            self.keys = zeros(shape, dtype, torch.device(device))
+            self.values = zeros(shape, dtype, torch.device(device))
+        except (RuntimeError, MemoryError, ValueError) as error:
             size = num_blocks * bytes_per_block(config, block_size, dtype)
             raise MemoryError(
                 f"{num_blocks} blocks take {size / 1e9:.1f} GB, more than there is on {device}"
@@ -93,5 +105,6 @@ class KVPool:
         """Copy whole blocks, of every layer. pairs: (source, target), as `BlockManager.writable` gave them."""
         if pairs:
             sources, targets = (list(blocks) for blocks in zip(*pairs, strict=True))
-            self.keys[:, targets] = self.keys[:, sources]
-            self.values[:, targets] = self.values[:, sources]
+            keys, values = self.keys[:, sources], self.values[:, sources]  # if there's no memory, nothing is written
+            self.keys[:, targets] = keys
+            self.values[:, targets] = values

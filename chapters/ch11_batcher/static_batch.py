@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/inference/static_batch.py (version a616c9032492).
+# Yours to finish. Generated from shared/inference/static_batch.py (version 5c555a58787a).
 """Static batching: requests of different lengths in one rectangle, padded on the left, from first token to last.
 
 The weights are read once a step for all rows. The price: a row that ends early keeps its place, and computes for
@@ -14,13 +14,18 @@ from torch import Tensor
 
 from shared.data.batching import length_buckets, pad
 from shared.inference.generate import PREFILL_CHUNK, check_prompt
-from shared.inference.kv_cache import KVCache, new_caches
+from shared.inference.kv_cache import new_caches
 from shared.inference.sampling import SamplingParams, sample
 from shared.model.transformer import Transformer, causal_mask
 
 PAD_ID = 0  # never looked at: any id would do
 
 Params = SamplingParams | Sequence[SamplingParams]  # one for all requests, or one for each
+Cancelled = Callable[[], bool]
+
+
+class _Left(Exception):
+    """The batch was cancelled; it goes through decode_rows, and no further."""
 
 
 @dataclass
@@ -79,13 +84,15 @@ def run_batch(
     prompts: Sequence[Sequence[int]],
     params: Params,
     eos_ids: Collection[int] = frozenset(),
+    cancelled: Cancelled = lambda: False,
 ) -> Iterator[tuple[int, int]]:
     """One static batch: yield (index of the prompt, token id) as they come. Any number of prompts, in one rectangle.
 
     Each answer has the tokens that `generate` gives for it alone. An answer ends after its max_tokens, at the end of
-    the model's context, or with a token of eos_ids. Raises ValueError as generate does, before anything is computed.
+    the model's context, or with a token of eos_ids. `cancelled` is asked before each step; True ends all answers there.
+    Raises ValueError as generate does, before anything is computed.
     """
-    rows = _rows(model, prompts, params)
+    rows = _rows(model, prompts, params, eos_ids)
     if not rows:
         return
     weight = next(iter(model.parameters()), torch.zeros(()))  # int8 models have float norms, and that is what is kept
@@ -96,25 +103,31 @@ def run_batch(
     caches = new_caches(model.config, longest + most_new, len(rows), weight.dtype, weight.device)
     seen = torch.cat((real, real.new_ones(len(rows), most_new)), dim=1)[:, None, None]  # [batch, 1, 1, capacity]
 
+    def compute(ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        if cancelled():
+            raise _Left
+        logits: Tensor = model(ids, caches, last_only=True, positions=positions, mask=mask)  # [batch, 1, vocab]
+        return logits[:, -1]
+
     def step(tokens: list[int]) -> Tensor:
         new = torch.tensor(tokens, device=weight.device)[:, None]  # [batch, 1]
         positions = torch.tensor([len(row.token_ids) - 1 for row in rows], device=weight.device)[:, None]
-        mask = seen[..., : caches[0].length + 1]
-        logits: Tensor = model(new, caches, positions=positions, mask=mask)  # [batch, 1, vocab]
-        return logits[:, -1]
+        return compute(new, positions, seen[..., : caches[0].length + 1])
 
-    yield from decode_rows(rows, _prefill(model, ids, real, caches), step, eos_ids)
+    try:
+        yield from decode_rows(rows, _prefill(ids, real, compute), step, eos_ids)
+    except _Left:
+        return
 
 
-def _prefill(model: Transformer, ids: Tensor, real: Tensor, caches: list[KVCache]) -> Tensor:
+def _prefill(ids: Tensor, real: Tensor, compute: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Tensor:
     """Read the prompts, some columns at a time; return the logits after the last, [batch, vocab]."""
     positions, mask = batch_layout(real)
     logits = torch.empty(0)
     for start in range(0, ids.shape[1], PREFILL_CHUNK):
         end = min(start + PREFILL_CHUNK, ids.shape[1])
-        part = mask[:, :, start:end, :end]
-        logits = model(ids[:, start:end], caches, last_only=True, positions=positions[:, start:end], mask=part)
-    return logits[:, -1]
+        logits = compute(ids[:, start:end], positions[:, start:end], mask[:, :, start:end, :end])
+    return logits
 
 
 def static_batch(
@@ -124,6 +137,7 @@ def static_batch(
     batch_size: int = 8,
     sort: bool = True,
     eos_ids: Collection[int] = frozenset(),
+    cancelled: Cancelled = lambda: False,
 ) -> Iterator[tuple[int, int]]:
     """Answer all prompts in static batches, one batch after the other; yield (index of the prompt, token id).
 
@@ -131,18 +145,24 @@ def static_batch(
     run_batch. Raises ValueError for a batch_size below 1, too.
     """
     every = _each(prompts, params)
+    _rows(model, prompts, every, eos_ids)  # what is wrong in the last batch is heard of before the first
     lengths = [one.max_tokens for one in every] if sort else [0] * len(prompts)  # equal ones keep their order
     for indices in length_buckets(lengths, batch_size):
-        for k, token in run_batch(model, [prompts[i] for i in indices], [every[i] for i in indices], eos_ids):
+        group = [prompts[i] for i in indices], [every[i] for i in indices]
+        for k, token in run_batch(model, *group, eos_ids, cancelled):
             yield indices[k], token
 
 
 def answers(
-    model: Transformer, prompts: Sequence[Sequence[int]], params: Params, eos_ids: Collection[int] = frozenset()
+    model: Transformer,
+    prompts: Sequence[Sequence[int]],
+    params: Params,
+    eos_ids: Collection[int] = frozenset(),
+    cancelled: Cancelled = lambda: False,
 ) -> list[list[int]]:
-    """One static batch, and all its answers at the end, in order: what the batcher runs."""
+    """One static batch, and all its answers at the end, in order: what the batcher runs. `cancelled`: see run_batch."""
     found: list[list[int]] = [[] for _ in prompts]
-    for k, token in run_batch(model, prompts, params, eos_ids):
+    for k, token in run_batch(model, prompts, params, eos_ids, cancelled):
         found[k].append(token)
     return found
 
@@ -157,12 +177,19 @@ def check_params(params: SamplingParams) -> None:
 def _each(prompts: Sequence[Sequence[int]], params: Params) -> list[SamplingParams]:
     if isinstance(params, SamplingParams):
         return [params] * len(prompts)
+    if not isinstance(params, Sequence) or not all(isinstance(one, SamplingParams) for one in params):
+        raise ValueError(
+            f"params must be SamplingParams, one for all prompts or a list of one for each, not {params!r}"
+        )
     if len(params) != len(prompts):
         raise ValueError(f"{len(params)} params for {len(prompts)} prompts; there must be one for each, or one for all")
     return list(params)
 
 
-def _rows(model: Transformer, prompts: Sequence[Sequence[int]], params: Params) -> list[Row]:
+def _rows(model: Transformer, prompts: Sequence[Sequence[int]], params: Params, eos_ids: Collection[int]) -> list[Row]:
+    """The rows before the first step. Raises ValueError for what can't be answered."""
+    if not isinstance(eos_ids, Collection):
+        raise ValueError(f"eos_ids must be a set or list of token ids, not {eos_ids!r}")
     context = model.config.max_position_embeddings
     rows = []
     for prompt, one in zip(prompts, _each(prompts, params), strict=True):

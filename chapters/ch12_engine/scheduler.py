@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/inference/scheduler.py (version 238b17e6b3f1).
+# Yours to finish. Generated from shared/inference/scheduler.py (version c535245f84cc).
 """Continuous batching: which tokens of which sequences are computed in the next step.
 
 One rule instead of two phases (after Orca, Yu et al. 2022, and vLLM's scheduler): a sequence is its tokens and how many
@@ -9,6 +9,7 @@ where one token is missing. Long prompts in pieces, prefix hits, and coming back
 from chapters import Todo
 import bisect
 import heapq
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -60,13 +61,13 @@ class Scheduler:
                 f"max_num_batched_tokens ({max_num_batched_tokens}) must be at least max_num_seqs ({max_num_seqs}), "
                 "and that at least 1: every running sequence needs a token of each step"
             )
-        if max_waiting < 0 or not ageing_s >= 0:
-            raise ValueError(f"max_waiting and ageing_s must be at least 0, not {max_waiting} and {ageing_s}")
+        if max_waiting < 0 or not 0 <= ageing_s < math.inf:  # infinity times a priority of 0 is no number
+            raise ValueError(f"max_waiting and ageing_s must be finite, at least 0, not {max_waiting} and {ageing_s}")
         self.blocks, self.max_num_seqs, self.max_num_batched_tokens = blocks, max_num_seqs, max_num_batched_tokens
         self.max_model_len, self.max_waiting, self.ageing_s = max_model_len, max_waiting, ageing_s
         self.running: list[Sequence] = []  # the most urgent first
         self.num_waiting = 0
-        self._heap: list[tuple[float, int, Sequence]] = []  # who waits; those who left stay until they come up
+        self._heap: list[tuple[float, int, Sequence]] = []  # who waits; some who left stay until they come up
         self._ticket = count()
 
     def add(self, sequence: Sequence) -> None:
@@ -75,8 +76,15 @@ class Scheduler:
         self.check_fits(sequence.num_prompt_tokens, sequence.params.max_tokens, n)
         if self.num_waiting + n > self.max_waiting + self.max_num_seqs - len(self.running):
             raise QueueFull
-        self.num_waiting += n
         self._enqueue(sequence)
+        self.num_waiting += n
+
+    def anew(self) -> "Scheduler":
+        """Another with the same limits and as many blocks: nobody runs or waits, and nothing is cached."""
+        limits = self.max_num_seqs, self.max_num_batched_tokens, self.max_model_len, self.max_waiting, self.ageing_s
+        blocks = BlockManager(self.blocks.num_blocks, self.blocks.block_size, "", self.blocks.prefix_caching)
+        blocks.root = self.blocks.root
+        return type(self)(blocks, *limits)
 
     def check_fits(self, n_prompt: int, max_tokens: int, n: int = 1) -> None:
         """Raise NeverFits, with the numbers, for what couldn't run even if it had everything to itself."""
@@ -202,8 +210,8 @@ class Scheduler:
     def finish(self, sequence: Sequence, status: SequenceStatus = SequenceStatus.FINISHED) -> None:
         """End a sequence, running or waiting; a second time nothing happens. What it held is free at once.
 
-        One that waits stays in the heap, where a search for it would take long, until it comes up
-        (`_first_waiting`). Siblings that wait for its prompt are queued: nobody computes it for them any more.
+        One that waits stays in the heap, where a search for it would take long, until it comes up (`_first_waiting`) or
+        many have left (`_enqueue`). Siblings that wait for its prompt are queued: nobody computes it for them any more.
         """
         # exercise 12.8: RUNNING or WAITING, or else nothing; its status; its siblings
         raise Todo("12.8")
@@ -215,6 +223,9 @@ class Scheduler:
         bisect.insort(self.running, sequence, key=self.urgency)
 
     def _enqueue(self, sequence: Sequence) -> None:
+        if len(self._heap) > 2 * self.num_waiting:  # more than half have left; those may have been long, and many
+            self._heap = [entry for entry in self._heap if entry[2].status is WAITING]
+            heapq.heapify(self._heap)
         heapq.heappush(self._heap, (self.urgency(sequence), next(self._ticket), sequence))
 
     def _first_waiting(self) -> Sequence | None:

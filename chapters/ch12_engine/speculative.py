@@ -1,10 +1,10 @@
-# Yours to finish. Generated from shared/inference/speculative.py (version 8b0cde2d50f6).
+# Yours to finish. Generated from shared/inference/speculative.py (version b81f16d274b9).
 """Speculative decoding without a second model: guess that what came after these words before comes after them again.
 
-A forward pass over nine tokens takes hardly longer than one over a single token, for either reads all the weights. So
-guesses are cheap to check: one pass computes what the model says after each of them, and those that it would have said
-itself are kept. After Leviathan et al. 2023 (section 2) and the prompt lookup of Saxena 2023; here a draw depends on
-(seed, position) alone, so the answer is the plain loop's to the token, sampled ones too.
+A forward pass over nine tokens takes much less than nine over one, for each pass reads all the weights. So guesses are
+cheap to check: one pass computes what the model says after each of them, and those that it would have said itself are
+kept. After Leviathan et al. 2023 (section 2) and the prompt lookup of Saxena 2023; here a draw depends on (seed,
+position) alone, so the answer is the plain loop's to the token, sampled ones too.
 """
 
 from chapters import Todo
@@ -62,8 +62,10 @@ def generate_with_lookup(
 
     most: so many tokens are guessed at a time. Ends, and refuses, as `generate` does.
     """
-    if params.stop:
-        raise ValueError("stop: this yields token ids and sees no text; stop texts are honoured by the engine")
+    if params.stop or params.n != 1 or params.logprobs is not None:
+        raise ValueError("this yields the ids of one answer: stop texts, n and logprobs are the engine's business")
+    if type(most) is not int or most < 0:
+        raise ValueError(f"most must be a whole number of at least 0, not {most!r}")
     check_prompt(prompt_ids, model.config.vocab_size, model.config.max_position_embeddings)
     total = min(len(prompt_ids) + params.max_tokens, model.config.max_position_embeddings)
     weight = next(model.parameters())

@@ -9,7 +9,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -43,6 +44,27 @@ class _Request:
     started: float | None = None  # when the first step that had some of it began
 
 
+class Outputs(AsyncIterator[RequestOutput]):
+    """One request's outputs: an async generator that knows when it is closed or dropped before it was begun, too."""
+
+    def __init__(
+        self, outputs: AsyncGenerator[RequestOutput, None], request: _Request, leave: Callable[[_Request], None]
+    ) -> None:
+        self._outputs, self._request, self._leave = outputs, request, leave
+
+    async def __anext__(self) -> RequestOutput:
+        return await anext(self._outputs)
+
+    async def aclose(self) -> None:
+        await self._outputs.aclose()
+        self._leave(self._request)
+
+    def __del__(self) -> None:
+        if self._request.open:  # not here: where garbage is collected, the engine's books may be in disorder
+            with suppress(RuntimeError):  # the loop is closed
+                self._request.loop.call_soon_threadsafe(self._leave, self._request)
+
+
 class AsyncLLMEngine:
     """Serves many callers at a time: `max_num_seqs` answers run, and at most `max_waiting` more wait.
 
@@ -71,19 +93,23 @@ class AsyncLLMEngine:
         return not self._stopped
 
     def start(self) -> None:
-        """Start serving. Raises RuntimeError when started already."""
+        """Start serving. Raises RuntimeError when started already, or when a step from before still runs."""
         with self._changed:
-            if self._thread is not None:
-                raise RuntimeError("the engine has been started already")
-            self._stopped = ""
-            self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
-            self._thread.start()
+            if self._thread is not None and self._thread.is_alive():
+                why = "has been started already" if self.running else "still computes its last step; await stop()"
+                raise RuntimeError(f"the engine {why}")
+            thread = threading.Thread(target=self._run, name="engine", daemon=True)
+            thread.start()
+            self._thread, self._stopped = thread, ""  # the thread looks at it when this lock is free
 
     async def stop(self) -> None:
-        """End every request with EngineStopped and wait for the thread, which takes one step of the model at most."""
+        """End every request with EngineStopped and wait for the thread, which takes one step of the model at most.
+
+        A step that takes longer than STOP_TIMEOUT_S is left behind; until it ends the engine can't be started again.
+        """
         with self._changed:
             self._close(EngineStopped("the engine was stopped"))
-            thread, self._thread = self._thread, None
+            thread = self._thread
         if thread is not None:
             end = time.monotonic() + STOP_TIMEOUT_S
             while thread.is_alive() and time.monotonic() < end:  # in a pool's thread, join could wait for other work
@@ -93,15 +119,16 @@ class AsyncLLMEngine:
 
     def generate(
         self, prompt_ids: Sequence[int], params: SamplingParams, request_id: str, priority: int = 0
-    ) -> AsyncIterator[RequestOutput]:
-        """Queue a request, at once, and return its outputs. Leaving the iteration early aborts the request.
+    ) -> "Outputs":
+        """Queue a request, at once, and return its outputs. Leaving the iteration early aborts the request, and so does
+        dropping the outputs unread.
 
         With params.n > 1 outputs of all answers come as they are made; `index` says whose they are. priority: lower is
-        sooner. Raises, before anything is queued: ValueError for a prompt that can't be served or an id in use,
-        QueueFull, EngineStopped. The iteration raises GenerationError when the request fails, EngineStopped when the
-        engine stops.
+        sooner. Raises, before anything is queued: ValueError for a prompt that can't be served, a priority that is none
+        or an id in use; QueueFull, EngineStopped. The iteration raises GenerationError when the request fails,
+        EngineStopped when the engine stops.
         """
-        params = self.engine.check(prompt_ids, params)
+        params = self.engine.check(prompt_ids, params, priority)
         loop, answers = asyncio.get_running_loop(), set(range(params.n))
         request = _Request(request_id, list(prompt_ids), params, priority, loop, answers)
         with self._changed:
@@ -111,7 +138,7 @@ class AsyncLLMEngine:
             self._requests[request_id] = request
             self._arrived.append(request)
             self._changed.notify()
-        return self._outputs(request)
+        return Outputs(self._outputs(request), request, self._leave)
 
     def check_place(self, n: int = 1) -> None:
         """Raises what generate would raise now, whatever the prompt: QueueFull or EngineStopped."""
@@ -141,7 +168,7 @@ class AsyncLLMEngine:
             if (request := self._requests.get(request_id)) is not None:
                 self._end(request, [RequestOutput("", [], "abort", index) for index in sorted(request.open)])
 
-    async def _outputs(self, request: _Request) -> AsyncIterator[RequestOutput]:
+    async def _outputs(self, request: _Request) -> AsyncGenerator[RequestOutput, None]:
         unfinished = request.params.n
         try:
             while unfinished:
@@ -151,9 +178,13 @@ class AsyncLLMEngine:
                 unfinished -= output.finish_reason is not None
                 yield output
         finally:
-            with self._changed:
-                if request.open:  # nobody reads on
-                    self._end(request, [])
+            self._leave(request)
+
+    def _leave(self, request: _Request) -> None:
+        """Nobody reads on."""
+        with self._changed:
+            if request.open:
+                self._end(request, [])
 
     def _end(self, request: _Request, last: Sequence[RequestOutput | Exception]) -> None:
         """End a request from outside the thread, and free its place. The caller holds the lock."""
@@ -202,7 +233,14 @@ class AsyncLLMEngine:
             self.engine.abort(request.id)
         for request in arrived:
             self._serving[request.id] = request
-            self.engine.add_request(request.id, request.prompt_ids, request.params, request.priority)
+            try:
+                self.engine.add_request(request.id, request.prompt_ids, request.params, request.priority)
+            except Exception as error:  # it was checked before, so this is a bug; the others needn't pay for it
+                logger.exception("request %s failed", request.id)
+                failure = GenerationError(f"{type(error).__name__}: {error}")
+                with self._changed:
+                    if request.open:
+                        self._end(request, [failure])
         return True
 
     def _hand_over(self, outputs: Sequence[tuple[str, RequestOutput | GenerationError]], began: float) -> None:

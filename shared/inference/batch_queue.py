@@ -34,7 +34,7 @@ class BatchPolicy:
     """When a batch starts, and who is in it. Raises ValueError that names the field.
 
     max_batch_size: so many requests at most. max_wait_s: the collecting window, in seconds: how long the first request
-    of a batch waits for others, at most. adaptive: the window shrinks as the queue grows. max_waiting: so many may
+    of a batch waits for others, at most. adaptive: the window shrinks as the batch fills. max_waiting: so many may
     wait, others are refused. edges: upper ends of the length buckets in tokens, as (64, 256): up to 64, up to 256, and
     above; requests of different buckets share no batch. long_from: requests of so many tokens or more run alone.
     """
@@ -51,12 +51,21 @@ class BatchPolicy:
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise ValueError(f"{name} must be a whole number, at least 1, not {value!r}")
-        if not 0 <= self.max_wait_s < math.inf:
+        if not is_number(self.max_wait_s) or not 0 <= self.max_wait_s < math.inf:
             raise ValueError(f"max_wait_s must be a number of seconds from 0 on, not {self.max_wait_s!r}")
+        if type(self.adaptive) is not bool:
+            raise ValueError(f"adaptive must be True or False, not {self.adaptive!r}")
+        if not isinstance(self.edges, tuple) or not all(type(edge) is int and edge >= 1 for edge in self.edges):
+            raise ValueError(f"edges must be a tuple of whole numbers of tokens, at least 1, not {self.edges!r}")
         if list(self.edges) != sorted(set(self.edges)):
             raise ValueError(f"edges must rise from one to the next, not {self.edges!r}")
-        if not self.long_from >= 1:
+        if not is_number(self.long_from) or not self.long_from >= 1:
             raise ValueError(f"long_from must be at least 1 token, not {self.long_from!r}")
+
+
+def is_number(value: object) -> bool:
+    """Whether this is a number; True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def batch_due_at(arrivals: Sequence[float], size: int, window_s: float) -> float:
@@ -91,7 +100,10 @@ def adaptive_window(waiting: int, size: int, max_wait_s: float) -> float:
 
 
 class BatchQueue(Generic[R]):
-    """The requests that wait, in order of arrival, and the policy's decisions about them."""
+    """The requests that wait, in order of arrival, and the policy's decisions about them.
+
+    Each decision looks at all who wait. For tens or hundreds that costs nothing beside a batch.
+    """
 
     def __init__(self, policy: BatchPolicy) -> None:
         self.policy = policy
@@ -105,7 +117,8 @@ class BatchQueue(Generic[R]):
         """Let a request wait. Raises QueueFull, and keeps nothing of it, when max_waiting are there already.
 
         QueueFull says when to try again: after the batch that is running (none may be, but then the queue wouldn't be
-        full for long) and as many full ones as it takes to serve all who wait, batch_s seconds each.
+        full for long) and as many full ones as it takes to serve all who wait, batch_s seconds each. Buckets are left
+        out of that: where they keep batches small, it takes longer.
         """
         # exercise 11.5: refuse when the queue is full, with the seconds after which everybody here should be served
         #   given: self._waiting, self.policy, self.batch_s
@@ -161,5 +174,5 @@ class BatchQueue(Generic[R]):
         size, requests = group
         window = self.policy.max_wait_s
         if self.policy.adaptive:
-            window = adaptive_window(len(self._waiting), self.policy.max_batch_size, window)
+            window = adaptive_window(len(requests), size, window)
         return batch_due_at([request.arrived for request in requests], size, window)

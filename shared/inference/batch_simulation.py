@@ -1,10 +1,11 @@
 """A batcher's latency and throughput without running it: events on an invented clock, times measured on the model.
 
 The decisions are those of BatchQueue, the same code that the real batcher asks. Only the waiting is left out, so that
-an hour of traffic takes a second.
+an hour of traffic takes a few seconds.
 """
 
 import contextlib
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -44,7 +45,8 @@ def simulate(trace: Trace, policy: BatchPolicy, service_s: Callable[[Sequence[Jo
     """Serve a trace with one model that runs a batch at a time; the jobs, in the trace's order.
 
     service_s: how many seconds a batch takes. Two kinds of events: a request arrives, or a batch is due and the model
-    is free. Whichever is next happens, the clock jumps there, and what happens may move the other one.
+    is free. Whichever is next happens, the clock jumps there, and what happens may move the other one. Raises
+    ValueError when service_s gives no number of seconds.
     """
     jobs = [Job(len(r.prompt_ids), r.max_new_tokens, r.at) for r in trace]
     arriving = sorted(jobs, key=lambda job: job.arrived)
@@ -62,7 +64,10 @@ def simulate(trace: Trace, policy: BatchPolicy, service_s: Callable[[Sequence[Jo
         # A batch can fill up, or the window shrink, by an arrival: it doesn't start before the request that made it due
         start = max(start, arriving[done - 1].arrived)
         batch = queue.take()
-        free_at = start + service_s(batch)
+        seconds = service_s(batch)
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"service_s gives {seconds!r} for a batch of {len(batch)}; it must be seconds, from 0 on")
+        free_at = start + seconds
         for job in batch:
             job.started, job.ended, job.batch = start, free_at, len(batch)
         queue.finished(free_at - start)
@@ -72,12 +77,15 @@ def simulate(trace: Trace, policy: BatchPolicy, service_s: Callable[[Sequence[Jo
 def outcome(jobs: Sequence[Job]) -> dict[str, float]:
     """What a run achieved. Seconds, requests a second; busy: the share of the time in which the model computed.
 
-    The time runs from the first arrival to the last answer. Raises ValueError when nobody was served.
+    The time runs from the first arrival to the last answer. Raises ValueError when nobody was served, or in no
+    time at all.
     """
     served = [job for job in jobs if job.batch]
     if not served:
         raise ValueError("nobody was served; there is nothing to sum up")
     wall = max(job.ended for job in served) - min(job.arrived for job in jobs)
+    if not wall > 0:
+        raise ValueError("all were served in no time; there are no rates to sum up")
     latencies = [job.latency for job in served]
     return {
         "served": len(served),
@@ -96,13 +104,16 @@ class ServiceTimes:
     """How long static batches of one model take, from a few that were measured: straight lines lie between.
 
     prefill_s[n][l]: reading batch_sizes[n] prompts of lengths[l] tokens, up to their first new token.
-    step_s[n]: each further token of batch_sizes[n] rows. Both rise, so both need two values at least.
+    step_s[n]: each further token of batch_sizes[n] rows. Both axes rise, and have two values at least, or ValueError.
     """
 
     batch_sizes: tuple[int, ...]
     lengths: tuple[int, ...]
     prefill_s: tuple[tuple[float, ...], ...]
     step_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        check_axes(self.batch_sizes, self.lengths)
 
     def __call__(self, jobs: Sequence[Job]) -> float:
         """A batch's seconds: all rows are as long as the longest prompt, and stay until the longest answer is done."""
@@ -111,10 +122,12 @@ class ServiceTimes:
     def seconds(self, batch: int, prompt_tokens: int, new_tokens: int) -> float:
         prefill = [_line(self.lengths, row, prompt_tokens) for row in self.prefill_s]  # one for each batch size
         step = _line(self.batch_sizes, self.step_s, batch)
-        return max(0.0, _line(self.batch_sizes, prefill, batch)) + (new_tokens - 1) * step
+        return max(0.0, _line(self.batch_sizes, prefill, batch)) + (new_tokens - 1) * max(0.0, step)
 
     def faster(self, times: float) -> "ServiceTimes":
         """The same model on a machine that is so many times as fast."""
+        if not 0 < times < math.inf:
+            raise ValueError(f"times must be a number above 0, not {times!r}")
         prefill = tuple(tuple(s / times for s in row) for row in self.prefill_s)
         return ServiceTimes(self.batch_sizes, self.lengths, prefill, tuple(s / times for s in self.step_s))
 
@@ -128,7 +141,14 @@ def measure_service_times(
     progress: bool = True,
     clock: Callable[[], float] = time.perf_counter,
 ) -> ServiceTimes:
-    """Run static batches of random prompts and time them; the best of some repeats: others only ever add time."""
+    """Run static batches of random prompts and time them; the best of some repeats: others only ever add time.
+
+    steps: tokens after the first. Raises ValueError for axes that ServiceTimes can't use, before anything is measured.
+    """
+    check_axes(batch_sizes, lengths)
+    for name, value in (("steps", steps), ("repeats", repeats)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value!r}")
     params = SamplingParams(max_tokens=steps + 1, ignore_eos=True)
     prefill: list[list[float]] = []
     step: list[float] = []
@@ -147,6 +167,13 @@ def measure_service_times(
             prefill.append([min(times) for times in reading])
             step.append(min(stepping))
     return ServiceTimes(tuple(batch_sizes), tuple(lengths), tuple(map(tuple, prefill)), tuple(step))
+
+
+def check_axes(batch_sizes: Sequence[int], lengths: Sequence[int]) -> None:
+    """Raise ValueError unless both have two values at least, and rise."""
+    for name, values in (("batch_sizes", batch_sizes), ("lengths", lengths)):
+        if len(values) < 2 or list(values) != sorted(set(values)) or values[0] < 1:
+            raise ValueError(f"{name} must be two numbers at least, from 1 on, each above the last; not {values!r}")
 
 
 def prompt(length: int, seed: int, model: Transformer) -> list[int]:

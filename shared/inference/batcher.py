@@ -6,10 +6,11 @@ future that comes with it.
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from shared.inference.batch_queue import BatchPolicy, BatchQueue
+from shared.inference.batch_queue import BatchPolicy, BatchQueue, is_number
 from shared.inference.generate import check_prompt
 from shared.inference.outputs import EngineStopped, GenerationError
 from shared.inference.sampling import SamplingParams
@@ -66,12 +67,12 @@ class Batcher:
 
     def start(self) -> None:
         """Start collecting. Raises RuntimeError when started already."""
-        if self._collector is not None:
+        if self._collector is not None and not self._collector.done():
             raise RuntimeError("the batcher has been started already")
         self._collector = asyncio.create_task(self._serve(), name="collector")
 
     async def stop(self) -> None:
-        """End everybody's waiting with EngineStopped. A batch that is running runs on, and nobody hears of it."""
+        """End everybody's waiting with EngineStopped. A batch that is running is cancelled (see `in_thread`)."""
         if self._collector is not None:
             self._collector.cancel()
             await asyncio.gather(self._collector, return_exceptions=True)
@@ -107,10 +108,12 @@ class Batcher:
     def _admit(self, prompt_ids: Sequence[int], params: SamplingParams, timeout_s: float | None) -> None:
         if self._collector is None or self._collector.done():
             raise EngineStopped("the batcher is not running")
+        if not isinstance(params, SamplingParams):
+            raise ValueError(f"params must be SamplingParams, not {params!r}")
         if self._check is not None:
             self._check(prompt_ids, params)
         window = self.queue.policy.max_wait_s
-        if timeout_s is not None and not timeout_s > window:
+        if timeout_s is not None and not (is_number(timeout_s) and timeout_s > window):
             raise ValueError(f"timeout_s must be longer than the window of {window} s, not {timeout_s!r}")
 
     def _give_up(self, request: Request, timeout_s: float) -> None:
@@ -120,17 +123,22 @@ class Batcher:
 
     async def _serve(self) -> None:
         """The collector: one batch after another, for ever."""
-        loop, batch = asyncio.get_running_loop(), []
+        loop, batch, why = asyncio.get_running_loop(), [], "the batcher was stopped"
         try:
             while True:
                 batch = await self.collect()
                 started = loop.time()
                 await self.deliver(batch)
                 self.queue.finished(loop.time() - started)
+        except BaseException as error:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():  # nobody stopped it
+                why = f"the batcher's collector died of {type(error).__name__}: {error}"
+            raise
         finally:  # nobody may wait for a collector that is gone
             for request in [*batch, *self.queue.clear()]:
                 if not request.answer.done():
-                    request.answer.set_exception(EngineStopped("the batcher was stopped"))
+                    request.answer.set_exception(EngineStopped(why))
 
     async def collect(self) -> list[Request]:
         """Wait until a batch is due, whoever may join the queue meanwhile, and take it out of the queue."""
@@ -169,10 +177,17 @@ class Batcher:
 
 
 def in_thread(model: Transformer, eos_ids: Collection[int] = frozenset()) -> RunBatch:
-    """Static batches of a model, computed in a thread: the event loop stays free to take requests meanwhile."""
+    """Static batches of a model, computed in a thread: the event loop stays free to take requests meanwhile.
+
+    A thread can't be cancelled. It asks before each step whether somebody still waits for its batch, and ends if not.
+    """
 
     async def run(prompts: list[list[int]], params: list[SamplingParams]) -> list[list[int]]:
-        return await asyncio.to_thread(answers, model, prompts, params, eos_ids)
+        left = threading.Event()
+        try:
+            return await asyncio.to_thread(answers, model, prompts, params, eos_ids, left.is_set)
+        finally:
+            left.set()
 
     return run
 

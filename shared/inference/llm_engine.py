@@ -3,8 +3,9 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -14,9 +15,10 @@ from shared.inference.attention import make_backend
 from shared.inference.block_manager import BlockManager
 from shared.inference.cuda_graphs import make_runner
 from shared.inference.detokenizer import Detokenizer, HasTokenBytes
+from shared.inference.engine_settings import blocks_that_fit, check_request, check_settings
 from shared.inference.generate import check_prompt
 from shared.inference.outputs import FinishReason, GenerationError, QueueFull, RequestOutput, joined
-from shared.inference.paged_kv_cache import KVPool, bytes_per_block
+from shared.inference.paged_kv_cache import KVPool
 from shared.inference.sampler import Sampled, rows_to_sample, sample_rows
 from shared.inference.sampling import SamplingParams
 from shared.inference.scheduler import Scheduler, Step
@@ -27,8 +29,6 @@ logger = logging.getLogger(__name__)
 
 Results = dict[Sequence, Sampled | Exception]
 Outputs = list[tuple[str, RequestOutput | GenerationError]]
-
-DEFAULT_KV_BYTES = 2**30  # for keys and values on a CPU; on a GPU it's what is free
 
 
 class EngineTokenizer(HasTokenBytes, Protocol):
@@ -43,7 +43,7 @@ class LLMEngine:
     are tokens alone. max_model_len: the most tokens of prompt and answer together; when not given, the model's context
     or what the pool holds. num_blocks or kv_bytes: the pool's size. attention: a backend's name. version: names the
     model for the prefix cache. eos_ids: end tokens, when they aren't the tokenizer's.
-    Methods may be called from any thread; step from one at a time.
+    Methods may be called from any thread; step from one at a time. While `generate` runs, the engine is its own.
     """
 
     def __init__(
@@ -66,25 +66,21 @@ class LLMEngine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         config, context = model.config, model.config.max_position_embeddings
-        if max_model_len is not None and not 2 <= max_model_len <= context:
-            raise ValueError(f"max_model_len must be from 2 to the model's context of {context}, not {max_model_len}")
-        if num_blocks is not None and kv_bytes is not None:
-            raise ValueError("num_blocks and kv_bytes both say how large the pool is; give one of them")
+        check_settings(
+            context, max_model_len, num_blocks, kv_bytes, max_num_seqs=max_num_seqs, block_size=block_size,
+            max_num_batched_tokens=max_num_batched_tokens, max_waiting=max_waiting,
+        )  # fmt: skip
         weight = next((w for w in model.parameters() if w.is_floating_point()), torch.empty(0))
         dtype, device = weight.dtype, weight.device
         if num_blocks is None:
             most = max_num_seqs * -(-(max_model_len or context) // block_size)  # more could never be used at once
-            room = free_bytes(device) if kv_bytes is None else kv_bytes
-            each = bytes_per_block(config, block_size, dtype)
-            if room < each:
-                raise ValueError(f"kv_bytes: {room} bytes hold no block of {block_size} tokens, which takes {each}")
-            num_blocks = min(most, room // each)
-        self.model, self.tokenizer, self.clock = model, tokenizer, clock
+            num_blocks = blocks_that_fit(config, block_size, dtype, device, kv_bytes, most)
         self.max_model_len = max_model_len or min(context, num_blocks * block_size)
+        self.model, self.tokenizer, self.clock = model, tokenizer, clock
         self.eos_ids = frozenset(eos_ids) or (tokenizer.eos_ids if tokenizer else frozenset())
         self._silent = self.eos_ids | (set(tokenizer.special_tokens.values()) if tokenizer else set())
+        self.pool = KVPool(config, num_blocks, block_size, dtype, device)  # first: of what's too large, it says so
         self.blocks = BlockManager(num_blocks, block_size, version, prefix_caching)
-        self.pool = KVPool(config, num_blocks, block_size, dtype, device)
         backend = make_backend(attention, config, block_size, dtype, device)
         self.runner = make_runner(model, self.pool, backend, self.max_model_len)
         self.scheduler = Scheduler(
@@ -94,18 +90,21 @@ class LLMEngine:
         self._lock = threading.RLock()
         self._in_flight = False  # the model computes: nothing may be taken from what it was given
         self._aborted: list[str] = []  # while it did
+        self._generating = False
 
     @property
     def has_unfinished(self) -> bool:
         return bool(self._requests)
 
-    def check(self, prompt_ids: SequenceOf[int], params: SamplingParams) -> SamplingParams:
-        """The parameters as they can be honoured: max_tokens ends with the context. Raises ValueError, and says why,
-        for what can't be served now or ever."""
+    def check(self, prompt_ids: SequenceOf[int], params: SamplingParams, priority: int = 0) -> SamplingParams:
+        """The parameters as they can be honoured: max_tokens ends with the context, or the pool. Raises ValueError, and
+        says why, for what can't be served now or ever."""
+        check_request(params, priority)
         check_prompt(prompt_ids, self.model.config.vocab_size, self.max_model_len)
         if params.stop and self.tokenizer is None:
             raise ValueError("stop: this engine has no tokenizer and sees no text; stop texts need one")
-        params = replace(params, max_tokens=min(params.max_tokens, self.max_model_len - len(prompt_ids)))
+        room = min(self.max_model_len, self.blocks.num_blocks * self.blocks.block_size) - len(prompt_ids)
+        params = replace(params, max_tokens=min(params.max_tokens, max(room, 1)))
         self.scheduler.check_fits(len(prompt_ids), params.max_tokens, params.n)
         return params
 
@@ -114,10 +113,17 @@ class LLMEngine:
     ) -> None:
         """Queue a request; its first tokens are computed in a later step. priority: lower is sooner.
 
-        The k-th of params.n answers draws with seed + k. Raises ValueError for a prompt that can't be served or an id
-        in use, and QueueFull.
+        The k-th of params.n answers draws with seed + k. Raises ValueError for a prompt that can't be served, a
+        priority that is none, or an id in use; QueueFull; and RuntimeError while `generate` runs, which would lose the
+        outputs.
         """
-        params = self.check(prompt_ids, params)
+        params = self.check(prompt_ids, params, priority)
+        with self._sound(), self._lock:
+            if self._generating:
+                raise RuntimeError("generate is answering other prompts; add requests when it has ended")
+            self._add(request_id, prompt_ids, params, priority)
+
+    def _add(self, request_id: str, prompt_ids: SequenceOf[int], params: SamplingParams, priority: int = 0) -> None:
         prompt, now = list(prompt_ids), self.clock()
         answers = [
             Sequence(request_id, list(prompt), replace(params, seed=params.seed + k), k, now, priority)
@@ -127,59 +133,75 @@ class LLMEngine:
             for answer in answers:
                 answer.detokenizer = Detokenizer(self.tokenizer, params.stop)
         answers[0].siblings = answers[1:]
-        with self._lock:
-            if request_id in self._requests:
-                raise ValueError(f"request id {request_id!r} is in use")
-            self.scheduler.add(answers[0])
-            self._requests[request_id] = answers
+        if request_id in self._requests:
+            raise ValueError(f"request id {request_id!r} is in use")
+        self.scheduler.add(answers[0])
+        self._requests[request_id] = answers
 
     def abort(self, request_id: str) -> None:
         """End a request; nothing more is heard of it. If a step is under way, after that. Unknown ids are ignored."""
-        with self._lock:
-            if self._in_flight:
-                self._aborted.append(request_id)
-            else:
+        with self._sound(), self._lock:
+            if not self._in_flight:
                 self._end(request_id)
+            elif request_id in self._requests:  # else a later one of that name would be ended
+                self._aborted.append(request_id)
 
     @torch.inference_mode()
     def step(self) -> Outputs:
         """Compute one step. Returns what is new: (request id, output), or a GenerationError for a request that failed,
         which is the last that is heard of it. Empty when there was nothing to do, or only pieces of prompts."""
-        with self._lock:
-            if self._in_flight:
-                raise RuntimeError("a step is under way already: the engine takes one at a time")
-            step = self.scheduler.schedule()
-            if not step.scheduled:
-                return []
-            self._in_flight = True
-        try:
-            results = self._compute(step)
-        except BaseException:  # Ctrl-C: nobody knows what has been written, so those who were at it can't go on
-            self._aborted += [sequence.request_id for sequence, _ in step.scheduled]
-            raise
-        finally:
+        with self._sound():
             with self._lock:
-                self._in_flight = False
-                for request_id in self._aborted:
-                    self._end(request_id)
-                self._aborted.clear()
-        with self._lock:
-            return self._apply(step, results)
+                if self._in_flight:
+                    raise RuntimeError("a step is under way already: the engine takes one at a time")
+                step = self.scheduler.schedule()
+                if not step.scheduled:
+                    return []
+                self._in_flight = True
+            try:
+                results = self._compute(step)
+            finally:
+                with self._lock:
+                    self._in_flight = False
+                    for request_id in self._aborted:
+                        self._end(request_id)
+                    self._aborted.clear()
+            with self._lock:
+                return self._apply(step, results)
+
+    @contextmanager
+    def _sound(self) -> Iterator[None]:
+        """After Ctrl-C, wherever it comes, nobody knows what has been written and what was entered. So all requests are
+        dropped, nothing is cached any more, and the engine is as new."""
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:
+            with self._lock:
+                for sequence in (answer for answers in self._requests.values() for answer in answers):
+                    sequence.status = SequenceStatus.ABORTED  # for a step of another thread, if there is one
+                self._requests, self._aborted, self._in_flight, self._generating = {}, [], False, False
+                self.scheduler = self.scheduler.anew()
+                self.blocks = self.scheduler.blocks
+            raise
 
     def _compute(self, step: Step) -> Results:
         """Run the model and draw tokens. If that fails, each sequence by itself, so that only those fail that must.
 
-        A step can be computed again: it writes the same numbers into the same slots.
+        A step can be computed again: it writes the same numbers into the same slots. Copies can't: where one was taken
+        from, another's numbers may be by now.
         """
         try:
+            self.pool.copy_blocks(step.copies)
+            step.copies.clear()
             return dict(sample_rows(self.runner.run(step), rows_to_sample(step)))
         except Exception as error:
             if len(step.scheduled) == 1:
                 return {step.scheduled[0][0]: error}
-        self.pool.copy_blocks(step.copies)
         results: Results = {}
         for sequence, n in step.scheduled:
-            results |= self._compute(Step([(sequence, n)]))
+            results |= self._compute(Step([(sequence, n)], step.copies))
         return results
 
     def _apply(self, step: Step, results: Results) -> Outputs:
@@ -242,38 +264,36 @@ class LLMEngine:
             raise ValueError(
                 f"{len(each)} params for {len(prompts)} prompts; there must be one for each, or one for all"
             )
-        if self.has_unfinished:
-            raise RuntimeError("the engine has other requests, whose outputs would be lost; finish or abort them first")
         each = [self.check(prompt, one) for prompt, one in zip(prompts, each, strict=True)]
         pieces: list[list[list[RequestOutput]]] = [[[] for _ in range(one.n)] for one in each]
         todo = 0
-        try:
-            with progress_bar("tokens", sum(one.max_tokens * one.n for one in each), progress) as tick:
-                while todo < len(prompts) or self.has_unfinished:
-                    while todo < len(prompts) and self._added(str(todo), prompts[todo], each[todo]):
-                        todo += 1
-                    for request_id, output in self.step():
-                        if isinstance(output, GenerationError):
-                            output.add_note(f"while answering prompts[{request_id}]")
-                            raise output
-                        pieces[int(request_id)][output.index].append(output)
-                        tick()
-        finally:
-            for request_id in list(self._requests):
-                self.abort(request_id)
+        with self._sound():
+            with self._lock:
+                if self._requests or self._generating:
+                    raise RuntimeError("the engine has other requests, whose outputs would be lost; finish them first")
+                self._generating = True
+            try:
+                with progress_bar("tokens", sum(one.max_tokens * one.n for one in each), progress) as tick:
+                    while todo < len(prompts) or self.has_unfinished:
+                        while todo < len(prompts) and self._added(str(todo), prompts[todo], each[todo]):
+                            todo += 1
+                        for request_id, output in self.step():
+                            if isinstance(output, GenerationError):
+                                output.add_note(f"while answering prompts[{request_id}]")
+                                raise output
+                            pieces[int(request_id)][output.index].append(output)
+                            tick()
+            finally:
+                with self._lock:
+                    for request_id in list(self._requests):
+                        self._end(request_id)
+                    self._generating = False
         return [joined(answer) for answers in pieces for answer in answers]
 
     def _added(self, request_id: str, prompt_ids: SequenceOf[int], params: SamplingParams) -> bool:
         try:
-            self.add_request(request_id, prompt_ids, params)
+            with self._lock:
+                self._add(request_id, prompt_ids, params)
         except QueueFull:
             return False
         return True
-
-
-def free_bytes(device: torch.device) -> int:
-    """How much memory may be set aside for keys and values."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return int(0.9 * free)
-    return DEFAULT_KV_BYTES

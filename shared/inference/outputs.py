@@ -8,10 +8,12 @@ FinishReason = Literal["stop", "length", "abort"]
 
 
 class QueueFull(RuntimeError):
-    """As many requests as allowed are waiting; those should have been served in about `retry_after_s` seconds."""
+    """As many requests as allowed run and wait; those should have been served in about `retry_after_s` seconds."""
 
     def __init__(self, retry_after_s: float = 1.0) -> None:
-        super().__init__(f"too many requests are waiting; try again in about {retry_after_s:.0f} s")
+        super().__init__(
+            f"as many requests as may run and wait are here already; try again in about {retry_after_s:.0f} s"
+        )
         self.retry_after_s = retry_after_s
 
 

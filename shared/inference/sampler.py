@@ -36,8 +36,12 @@ def sample_rows(logits: Tensor, rows: list[tuple[Sequence, int]]) -> dict[Sequen
     """Draw a token for each sequence, with its log-probabilities (`logprobs_of`, of its row as it is).
 
     logits: [n_rows, vocab], any float dtype; rows: (sequence, its row). What comes next is decided by the sequence's
-    own parameters, its own tokens, and the position the token will have in it; never by who else is in the batch.
-    Greedy ones without a penalty, the most, are chosen in one go. Raises ValueError when a row holds NaN or infinity.
+    own row, parameters and tokens, and the position the token will have in it; never by who else is in the batch. (The
+    row itself can differ in its last bits with how a prompt was cut into pieces, which the others in a step have a say
+    in: sums are added in another order. In float32 that hardly ever shows. Dynamic int8 rounds its activations, and the
+    last bit decides which way: there logits move by so much that a greedy answer may change.)
+    Greedy ones without a penalty, the most, are chosen in one go. Raises ValueError when a row holds NaN or infinity
+    (minus infinity is fine: a token that can't be chosen).
     """
     if not rows:
         return {}

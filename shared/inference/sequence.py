@@ -22,7 +22,8 @@ class Sequence:
 
     num_computed_tokens: the keys and values of so many of them, from the first on, are in the pool; sampled tokens
     are not, until the step after. arrived: in seconds. priority: lower goes first. siblings: other answers to the same
-    prompt that have not begun; they will share its blocks. cached_tokens: how many the prefix cache spared it.
+    prompt that have not begun; they will share its blocks. cached_tokens: how many the prefix cache spared it when it
+    was last admitted; after a preemption those are mostly its own.
     """
 
     request_id: str

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-
-SPINS = 20_000  # so many turns of the loop in one instant are no accident
+MAX_TURNS = 20_000  # of the loop in one instant; more are no accident
 
 
 class Deadlock(RuntimeError):
@@ -48,13 +47,16 @@ class _JumpingSelector(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
         if not ready and timeout is None:
-            raise Deadlock("everybody waits, and no alarm is set")
+            raise Deadlock(
+                "everybody waits, and no alarm is set (what a thread or the network does can't be waited for)"
+            )
         if not ready and timeout is not None and timeout > 0:
             self._loop.jump(timeout)
             self._turns = 0
         self._turns += 1
-        if self._turns > SPINS:
-            raise Spinning(f"{SPINS} turns of the loop, and the clock still stands at {self._loop.time():g} s")
+        if self._turns > MAX_TURNS:
+            self._turns = 0  # those who are cancelled now need some turns for it
+            raise Spinning(f"{MAX_TURNS} turns of the loop, and the clock still stands at {self._loop.time():g} s")
         return ready
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ def replacing(path: Path, to_disk: bool = False) -> Iterator[Path]:
 
     to_disk: wait until the bytes are on the disk before the name is, so that a power cut, too, leaves a whole file.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.part")
     try:
         yield part
         if to_disk:

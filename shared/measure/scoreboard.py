@@ -73,7 +73,7 @@ def plot(rows: list[dict[str, Any]] | None = None) -> "Figure":
     """Bars of output tokens per second and of the median time to first token, one pair a row.
 
     An axis is logarithmic when its longest bar would be more than twenty times its shortest. A row that was measured
-    on another trace than the newest chapter's is marked with a star: it can't be compared. Raises
+    on another trace or model than the newest chapter's is marked with a star: it can't be compared. Raises
     ValueError when there are no rows.
     """
     import matplotlib.pyplot as plt
@@ -81,8 +81,8 @@ def plot(rows: list[dict[str, Any]] | None = None) -> "Figure":
     rows = load() if rows is None else rows
     if not rows:
         raise ValueError("the scoreboard is empty; measure something first: python -m chapters bench")
-    trace = rows[-1].get("trace")
-    labels = [f"{row['chapter']:02} {row['name']}{'' if row.get('trace') == trace else ' *'}" for row in rows]
+    alike = [all(row.get(key) == rows[-1].get(key) for key in ("trace", "model")) for row in rows]
+    labels = [f"{row['chapter']:02} {row['name']}{'' if same else ' *'}" for row, same in zip(rows, alike, strict=True)]
     figure, axes = plt.subplots(1, 2, sharey=True, figsize=(9, 1.2 + 0.45 * len(rows)), layout="constrained")
     for axis, key, title in ((axes[0], "output_tok_s", "output tokens per second (more is better)"),
                              (axes[1], "ttft_p50_s", "median time to first token, s (less is better)")):  # fmt: skip
@@ -99,5 +99,5 @@ def plot(rows: list[dict[str, Any]] | None = None) -> "Figure":
         axis.grid(False, axis="y")
     axes[0].invert_yaxis()
     if any(label.endswith("*") for label in labels):
-        figure.supxlabel("* measured on another trace: not to be compared", fontsize="small")
+        figure.supxlabel("* measured on another trace or model: not to be compared", fontsize="small")
     return figure

@@ -114,6 +114,7 @@ class AttendingCache(Protocol):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor: ...  # [1, heads, n, head_dim], as q
 
 
+LayerCache = Cache | AttendingCache
 Caches = Sequence[Cache] | Sequence[AttendingCache]
 
 
@@ -164,9 +165,7 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps) if config.qk_norm else None
 
-    def forward(
-        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: Cache | AttendingCache | None
-    ) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: LayerCache | None) -> Tensor:
         q, k, v = (self._heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
@@ -175,8 +174,7 @@ class Attention(nn.Module):
         if (attend := getattr(cache, "attend", None)) is not None:
             out = attend(q, k, v, scale)  # [batch, heads, length, head_dim]
         else:
-            if cache is not None:
-                k, v = cache.update(k, v)  # [batch, kv_heads, everything so far, head_dim]
+            k, v = (k, v) if cache is None else cache.update(k, v)  # [batch, kv_heads, everything so far, head_dim]
             out = attention(q, k, v, mask, scale)  # [batch, heads, length, head_dim]
         mixed: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))  # [batch, length, dim]
         return mixed
@@ -205,9 +203,7 @@ class Layer(nn.Module):
         self.input_layernorm, self.self_attn = RMSNorm(dim, eps), Attention(config)
         self.post_attention_layernorm, self.mlp = RMSNorm(dim, eps), MLP(config)
 
-    def forward(
-        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: Cache | AttendingCache | None
-    ) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: LayerCache | None) -> Tensor:
         """x: [batch, length, dim]; the rest as Attention.forward takes it. Returns [batch, length, dim]."""
         # exercise 5.7: x plus what attention makes of the normed x; then the same with the second norm and the mlp
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, mask, cache)  # [batch, length, dim]
@@ -254,12 +250,12 @@ class Transformer(nn.Module):
 
         ids: [batch, length], whole numbers below vocab_size. caches: one per layer, or None; their `length` is the
         position of the first id, and they grow by `length`. positions: [length] or [batch, length], where the tokens
-        stand if they don't follow one another from there; whoever gives them gives the mask too. mask: bool,
-        broadcastable to [batch, heads, length, everything so far], True = may attend; None = all may.
+        stand if they don't follow one another from there; whoever gives them gives the mask too. mask: bool, for given
+        positions only, broadcastable to [batch, heads, length, everything so far], True = may attend; None = all may.
         Returns [batch, length, vocab], or [batch, 1, vocab] with `last_only`, or [batch, n, vocab] with rows: [n],
-        indices into length. Both spare the head, the largest product of all, at positions nobody asked about.
+        indices into length. Either spares the head, the largest product of all, at positions nobody asked about.
         """
-        start = self._first_position(ids, caches) if positions is None else 0
+        start = self._first_position(ids, caches, positions, mask)
         # exercise 5.8: embed, positions (from `start` on), tables and mask, the layers, the final norm, the head
         #   tables and mask are made once for all layers; layer i gets cache i, or None; the head is `self.lm_head`, or
         #   the embedding when that is None
@@ -280,20 +276,24 @@ class Transformer(nn.Module):
         return linear(self.model.norm(x), (self.lm_head or self.model.embed_tokens).weight)  # [batch, …, vocab]
         # end
 
-    def _first_position(self, ids: Tensor, caches: Caches | None) -> int:
+    def _first_position(self, ids: Tensor, caches: Caches | None, given: Tensor | None, mask: Tensor | None) -> int:
         """Where the first id stands, as the caches say. Raises ValueError for a call that can't be answered."""
         if ids.dim() != 2 or ids.shape[1] == 0:
             raise ValueError(f"ids must be [batch, length] with at least one token, not {list(ids.shape)}")
         if caches is not None and len(caches) != len(self.model.layers):
             raise ValueError(f"{len(caches)} caches for {len(self.model.layers)} layers; there must be one for each")
-        starts: set[int] = {getattr(cache, "length", 0) for cache in caches or ()} or {0}
-        if len(starts) > 1:
+        if given is not None:  # how far they reach isn't asked: on a GPU that would wait for all that is computed
+            if given.shape not in (ids.shape, ids.shape[1:]):
+                raise ValueError(f"positions must be [length] or [batch, length], as the ids, not {list(given.shape)}")
+            return 0
+        if mask is not None:
+            raise ValueError("a mask needs positions beside it; without them the model makes its own, causal one")
+        starts = [getattr(cache, "length", 0) for cache in caches or ()] or [0]
+        if len(set(starts)) > 1:
             raise ValueError(f"the layers' caches are out of step: they hold {min(starts)} to {max(starts)} tokens")
-        start = starts.pop()
-        end, context = start + ids.shape[1], self.config.max_position_embeddings
-        if end > context:
+        if (end := starts[0] + ids.shape[1]) > (context := self.config.max_position_embeddings):
             raise ValueError(f"{end} tokens are more than the model's context of {context}")
-        return start
+        return starts[0]
 
 
 def _drop_head(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:

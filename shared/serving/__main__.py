@@ -1,9 +1,14 @@
 """python -m shared.serving: load a model and serve it."""
 
-import ipaddress
 import os
-import re
 import signal
+
+if __name__ == "__main__":  # before all other imports: an exception that a handler raises in one may be swallowed there
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: os._exit(0))  # until `serve` can end in good order there is nothing to end
+
+import ipaddress
+import re
 import socket
 import sys
 from contextlib import suppress
@@ -12,7 +17,7 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
-from shared.serving.settings import Settings
+from shared.serving.settings import Attention, Settings
 
 
 def main(
@@ -22,23 +27,36 @@ def main(
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16", "int8"],
-        typer.Option(help="The weights' numbers; auto is float32 on a CPU, bfloat16 on a GPU. int8 is small and fast."),
+        typer.Option(
+            help="The weights' numbers; auto is float32 on a CPU, bfloat16 on a GPU. int8 is small and fast, and "
+            "rounds so coarsely that a prompt may be answered otherwise when it is read in other pieces."
+        ),
     ] = "auto",
     attention: Annotated[
-        str, typer.Option(help="What computes attention; auto takes the fastest that runs here, and says which.")
+        Attention,
+        typer.Option(
+            help="What computes attention; auto takes the fastest that runs here, and says which. varlen and triton "
+            "need a CUDA device; fused compiles at the start, which can take a minute."
+        ),
     ] = "auto",
     max_num_seqs: Annotated[int, typer.Option(min=1, max=256, help="How many answers are computed at a time.")] = 32,
     max_waiting: Annotated[int, typer.Option(min=0, help="How many more may wait before one is refused.")] = 16,
     kv_memory: Annotated[
-        int | None, typer.Option(min=1, help="MB for the keys and values of all requests; by default a sensible share.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="MB for the keys and values of all requests; by default enough for the usual chats, or for one as "
+            "long as the model's context, in at most half of the memory available; on a GPU most of what is free.",
+        ),
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; by default one for each core.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads; by default one for each physical core.")
+    ] = None,
     api_key: Annotated[
         str | None, typer.Option(envvar="API_KEY", help="A key that callers must send; needed unless host is loopback.")
     ] = None,
 ) -> None:
     """Serve a language model: OpenAI's API under /v1, and a chat page at /."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if api_key and not re.fullmatch(r"[!-~]+", api_key):
         fail("The API key can't be sent in a header: use only letters a-z, digits and signs, and no spaces.")
     raise_file_limit()
@@ -55,7 +73,10 @@ def main(
         fail(f"The server can't start: {error}")
 
     settings = Settings(model, device, dtype, attention, max_num_seqs, max_waiting, kv_memory, threads, api_key or None)
-    sys.exit(serve(sock, settings))
+    status = serve(sock, settings)
+    # A thread may still be inside torch, loading or computing. When the interpreter ends in order, such a thread is
+    # stopped in the middle of C++ code, and the process aborts.
+    os._exit(status)
 
 
 def listen(host: str, port: int, api_key: str | None) -> socket.socket:

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from shared.inference.outputs import EngineStopped, RequestOutput
 from shared.serving.concurrency import OneAtATime, in_thread, unless_disconnected
-from shared.serving.errors import ApiError, api_error, from_engine, http_error, server_error
+from shared.serving.errors import ApiError, api_error, from_engine, http_error, server_error, shutting_down
 from shared.serving.middleware import Gate, read_body
 from shared.serving.protocol import Answer, ChatRequest, event, parse_chat_request
 from shared.serving.served_model import ServedModel
@@ -57,7 +57,7 @@ def create_app(
         except EngineStopped:
             return  # the server is ending already
         except Exception as error:
-            app.state.ready = False
+            app.state.ready, app.state.ending = False, True
             on_failure(error)
 
     @asynccontextmanager
@@ -70,7 +70,8 @@ def create_app(
         await stop_engine(app)
 
     app = FastAPI(title="Your Own Parts", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False)
-    app.state.model, app.state.ready, app.state.name, app.state.created = None, False, name, int(time.time())
+    app.state.model, app.state.ready, app.state.ending = None, False, False
+    app.state.name, app.state.created = name, int(time.time())
     app.add_middleware(Gate, api_key=api_key, local_only=local_only)
     app.add_exception_handler(ApiError, api_error)
     app.add_exception_handler(HTTPException, http_error)
@@ -86,7 +87,7 @@ def create_app(
 
 async def stop_engine(app: FastAPI) -> None:
     """End every answer in flight and take no more. The server calls it before it waits for open connections."""
-    app.state.ready = False
+    app.state.ready, app.state.ending = False, True
     if app.state.model is not None:
         await app.state.model.engine.stop()
 
@@ -104,6 +105,8 @@ async def ready(request: Request) -> JSONResponse:
     """Requests are answered: 200, or 503 while the model is loading, and when its engine has failed."""
     if request.app.state.ready and request.app.state.model.engine.running:
         return JSONResponse({"status": "ready"})
+    if request.app.state.ready:
+        return JSONResponse({"status": "the engine has failed"}, 503)  # without Retry-After: only a restart helps
     return JSONResponse({"status": "not ready"}, 503, {"Retry-After": "1"})
 
 
@@ -121,6 +124,8 @@ async def chat_completions(request: Request) -> Response:
     small = len(body) <= SMALL_BODY_BYTES
     chat = parse_chat_request(body) if small else await in_thread(lambda: parse_chat_request(body))
     _check_model(request.app, chat.model)
+    if request.app.state.ending:
+        raise shutting_down()
     if not request.app.state.ready:
         raise server_error("The model is not ready yet; see /health/ready.", code="not_ready", status=503)
     model: ServedModel = request.app.state.model

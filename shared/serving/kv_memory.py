@@ -10,9 +10,11 @@ from shared.inference.llm_engine import LLMEngine
 from shared.inference.paged_kv_cache import bytes_per_block
 from shared.measure.memory import MB
 from shared.model.config import ModelConfig
+from shared.serving.settings import SettingError
 
 BLOCK_SIZE = 16
 TOKENS_EACH = 512  # prompt and answer of a usual request in a chat
+LEAST_TOKENS = 256  # with less, a short question gets half an answer
 CPU_SHARE = 0.25  # of the memory available: others use this computer too
 CONTEXT_SHARE = 0.5  # so much may go into one request of the full context, which a chat may grow into
 GPU_SHARE = 0.85  # of what the model has left free: activations and CUDA's own buffers need some
@@ -27,16 +29,20 @@ def pool_size(
 
     On a GPU that is most of what is free, if requests can fill it. On a CPU it is enough for max_num_seqs usual
     requests, but at most a quarter of the memory available; or for one request of the full context, if that is more
-    and takes at most half. Raises ValueError when kv_memory is less than a block, or more than there is.
+    and takes at most half. Raises SettingError when kv_memory is too little for a chat, or more than there is.
     """
     each = bytes_per_block(config, BLOCK_SIZE, dtype)
     on_gpu = device.type == "cuda"
     free = torch.cuda.mem_get_info(device)[0] if on_gpu else available_memory()
     if kv_memory is not None:
-        if kv_memory * MB < each:
-            raise ValueError(f"--kv-memory {kv_memory}: a block of {BLOCK_SIZE} tokens alone takes {each / MB:.1f} MB")
+        least = -(-min(LEAST_TOKENS, config.max_position_embeddings) // BLOCK_SIZE)
+        if kv_memory * MB < least * each:
+            raise SettingError(
+                f"--kv-memory {kv_memory}: with this model a chat of {least * BLOCK_SIZE} tokens takes "
+                f"{least * each / MB:.1f} MB, so give at least {-(-least * each // MB)}"
+            )
         if free is not None and kv_memory * MB > free:
-            raise ValueError(f"--kv-memory {kv_memory}: only {free / MB:,.0f} MB are available")
+            raise SettingError(f"--kv-memory {kv_memory}: only {free / MB:,.0f} MB are available")
         return kv_memory * MB // each
     context = -(-config.max_position_embeddings // BLOCK_SIZE)
     usual = -(-max_num_seqs * TOKENS_EACH // BLOCK_SIZE)

@@ -26,6 +26,8 @@ def _as_parts(content: Any) -> Any:
 
 
 def _as_list(stop: Any) -> Any:
+    if not isinstance(stop, str | list):
+        raise ValueError("must be a text or a list of texts")
     return [stop] if isinstance(stop, str) else stop
 
 
@@ -112,6 +114,11 @@ class ChatRequest(Strict):
 _ONLY = {"n": "1", "presence_penalty": "0", "frequency_penalty": "0", "logprobs": "false", "store": "false",
          "response_format": '{"type": "text"}', "service_tier": '"auto" or "default"'}  # fmt: skip
 
+# Pydantic's words and ours.
+_WORDS = {"Input should": "must", "String should": "must", "List should": "must", "Dictionary should": "must",
+          " after validation": "", "a valid string": "a text", "a valid array": "a list",
+          "a valid list": "a list", "a valid dictionary": "an object"}  # fmt: skip
+
 
 def parse_chat_request(body: bytes) -> ChatRequest:
     """Read a request's body. Raises ApiError 400 that names the first wrong parameter and what is wrong with it."""
@@ -149,7 +156,9 @@ def _bad_request(error: ValidationError) -> ApiError:
         message = f"{names[0]} is supported only as {_ONLY[str(names[0])]}."
         return ApiError(400, message, param=str(names[0]), code="unsupported_value")
     given = f", not {json.dumps(value)}" if isinstance(value, str | int | float | None) and len(str(value)) < 60 else ""
-    reason = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    reason = first["msg"].removeprefix("Value error, ")
+    for words, ours in _WORDS.items():
+        reason = reason.replace(words, ours)
     return ApiError(400, f"{param}: {reason}{given}.", param=param, code="invalid_value")
 
 

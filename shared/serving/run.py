@@ -1,6 +1,5 @@
 """The server's process: settings to a running uvicorn, and a clean end."""
 
-import gc
 import ipaddress
 import signal
 import socket
@@ -10,12 +9,11 @@ import torch
 import uvicorn
 
 import shared
-from shared.inference.attention import BACKENDS
 from shared.model.fetch import ensure_model
 from shared.serving.app import create_app, stop_engine
 from shared.serving.kv_memory import describe
 from shared.serving.served_model import ServedModel, model_name
-from shared.serving.settings import Settings
+from shared.serving.settings import SettingError, Settings
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -39,10 +37,10 @@ def serve(sock: socket.socket, settings: Settings) -> int:
     natural = "bfloat16" if device == "cuda" else "float32"
     dtype = natural if dtype == "auto" else dtype
     loaded_in = DTYPES[natural if dtype == "int8" else dtype]
-    if settings.attention not in (known := ["auto", *BACKENDS]):
-        return _fail(f"--attention {settings.attention}: there is no such backend, only {', '.join(known)}.")
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)  # torch's own default is one for each physical core
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(0))  # what fetches a model cleans up behind itself
     try:
         path = path or ensure_model()
     except (OSError, ValueError, RuntimeError, ImportError) as error:
@@ -67,10 +65,13 @@ def serve(sock: socket.socket, settings: Settings) -> int:
     # uvicorn ends in good order on a signal and then raises it again, when there is nothing left to do.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: setattr(server, "should_exit", True))
-    print(f"Loading {path} ({dtype} on {device})…", flush=True)
+    compiling = ", and compiling attention, which can take a minute" if settings.attention == "fused" else ""
+    print(f"Loading {path} ({dtype} on {device}){compiling}…", flush=True)
     server.run(sockets=[sock])
-    gc.freeze()  # or Python looks once more for garbage among all there is, for half a second, before it ends
-    return _fail(f"{path} can't be served: {failures[0]}") if failures else 0
+    if not failures:
+        return 0
+    what = "" if isinstance(failures[0], SettingError) else f"{path} can't be served: "
+    return _fail(f"{what}{failures[0]}")
 
 
 def ready_lines(host: str, port: int) -> list[str]:

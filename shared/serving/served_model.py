@@ -11,6 +11,7 @@ from shared.data.chat import ChatTemplate, encode_chat
 from shared.data.fallback_tokenizer import LibraryTokenizer, load_tokenizer
 from shared.data.tokenizer import Tokenizer
 from shared.inference.async_engine import WARM_UP_ID, AsyncLLMEngine
+from shared.inference.attention import BackendUnavailable
 from shared.inference.sampling import SamplingParams
 from shared.measure.memory import free_unused_memory
 from shared.model.calibration import calibration_ids
@@ -18,12 +19,14 @@ from shared.model.int8 import quantize_int8
 from shared.model.weights import load_model
 from shared.serving.kv_memory import BLOCK_SIZE, pool_size
 from shared.serving.protocol import ChatRequest
-from shared.serving.settings import Settings
+from shared.serving.settings import SettingError, Settings
 
 # When a caller sets no limit. A small model that has begun to repeat itself must not go on to the context's end.
 DEFAULT_MAX_TOKENS = 1024
-# A step's budget. A prompt is read in pieces of about this size, and the streams beside it stand still for one of them:
-# on a CPU core this small model takes some half a second for 128 tokens.
+# A step's budget. A prompt is read in pieces of about this size, and the streams beside it stand still for one of them.
+# Each token attends to all before it, so the pieces take longer and longer: 128 tokens of this small model take a CPU
+# core some 0.2 s at a prompt's beginning, and more than a second behind 8,000 others. Smaller pieces would use the
+# weights, which each step reads as a whole, for fewer tokens.
 STEP_TOKENS = {"cpu": 128, "cuda": 2048}
 
 
@@ -46,8 +49,8 @@ class ServedModel:
         int8: bool = False,
         settings: Settings | None = None,
     ) -> "ServedModel":
-        """Read a model directory and build an engine on it, not yet started. Raises ValueError that names the file or
-        the setting, and BackendUnavailable.
+        """Read a model directory and build an engine on it, not yet started. Raises ValueError that names the file, and
+        SettingError.
 
         int8: quantise the weights, once they are loaded in `dtype`. settings: how many at a time, and in what memory.
         """
@@ -59,20 +62,35 @@ class ServedModel:
             free_unused_memory()  # what it took, if its weights were converted and not mapped
         settings = settings or Settings()
         num_seqs = settings.max_num_seqs
-        engine = AsyncLLMEngine(
-            model,
-            tokenizer,
-            settings.max_waiting,
-            max_num_seqs=num_seqs,
-            max_num_batched_tokens=max(STEP_TOKENS[device], num_seqs),
-            block_size=BLOCK_SIZE,
-            num_blocks=pool_size(model.config, dtype, torch.device(device), num_seqs, settings.kv_memory),
-            attention=settings.attention,
-        )
+        num_blocks = pool_size(model.config, dtype, torch.device(device), num_seqs, settings.kv_memory)
+        try:
+            engine = AsyncLLMEngine(
+                model,
+                tokenizer,
+                settings.max_waiting,
+                max_num_seqs=num_seqs,
+                max_num_batched_tokens=max(STEP_TOKENS[device], num_seqs),
+                block_size=BLOCK_SIZE,
+                num_blocks=num_blocks,
+                attention=settings.attention,
+            )
+        except BackendUnavailable as error:
+            raise SettingError(
+                f"--attention {settings.attention}: {error}. Without it, what runs here is used"
+            ) from error
         return cls(model_name(path), engine, tokenizer, template, defaults)
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
-        return encode_chat(self.tokenizer, self.template, messages)
+        """The prompt. Raises ValueError where the template refuses the messages, and for what the model would have room
+        for and the KV memory hasn't."""
+        ids = encode_chat(self.tokenizer, self.template, messages)
+        engine = self.engine.engine
+        if engine.max_model_len <= len(ids) and engine.max_model_len < engine.model.config.max_position_embeddings:
+            raise ValueError(
+                f"the prompt has {len(ids)} tokens, and this server's KV memory is for {engine.max_model_len} tokens "
+                "of prompt and answer together; shorten the prompt, or start the server with a larger --kv-memory"
+            )
+        return ids
 
     def sampling_params(self, chat: ChatRequest) -> SamplingParams:
         """What the request asks for, and the model's defaults where it doesn't; without a seed, a new one each time."""

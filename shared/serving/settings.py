@@ -2,6 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+Attention = Literal["auto", "reference", "gather", "native", "fused", "varlen", "triton"]
+
+
+class SettingError(ValueError):
+    """A setting that can't be had on this computer; the message names the option."""
 
 
 @dataclass(frozen=True)
@@ -11,7 +18,7 @@ class Settings:
     model: Path | None = None
     device: str = "auto"
     dtype: str = "auto"
-    attention: str = "auto"
+    attention: Attention = "auto"
     max_num_seqs: int = 32
     max_waiting: int = 16
     kv_memory: int | None = None  # MB

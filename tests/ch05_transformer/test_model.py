@@ -187,8 +187,8 @@ def test_last_only_with_caches():
         )
 
 
-@exercise("5.8")
-def test_last_only_spares_the_head():
+def expect_spared_head(asked: str, value: object) -> None:
+    """`value` for the argument `asked` picks one position; the head must be multiplied by that one alone."""
     rows = []
     real, built = transformer.linear, model()
     head = built.model.embed_tokens.weight
@@ -199,7 +199,7 @@ def test_last_only_spares_the_head():
 
     transformer.linear = spy
     try:
-        built(ids(2, 6), last_only=True)
+        built(ids(2, 6), **{asked: value})
     finally:
         transformer.linear = real
     expect(
@@ -210,9 +210,14 @@ def test_last_only_spares_the_head():
     expect_equal(
         rows,
         [2],
-        because="the head is one call of `linear` on the chosen positions, 2 rows here: cutting after the head "
-        "computes all 12 and throws 10 away, and the head is the largest product of all",
+        because=f"with {asked} the head is one call of `linear` on the chosen positions, 2 rows here: cutting after "
+        "the head computes all 12 and throws 10 away, and the head is the largest product of all",
     )
+
+
+@exercise("5.8")
+def test_last_only_spares_the_head():
+    expect_spared_head("last_only", True)
 
 
 @exercise("5.8")
@@ -293,9 +298,13 @@ def test_far_positions_in_bf16():
 
 def placed(built: nn.Module, tokens: Tensor, caches: list | None = None, **how: object) -> Tensor:
     """The reader's logits for a call with positions, or the likely cause why it stopped."""
+    attending = caches is not None and not hasattr(caches[0], "length")
     with oracle.crash_means(
-        "with positions of [batch, length] the tables are [batch, length, head_dim / 2]; q and k have heads there, "
-        "so the tables need an axis of one: cos[:, None]. A given mask is handed to the layers as it is"
+        "these caches have no `length`: they attend by themselves, and where positions are given, nobody need ask. "
+        "`start` and caches[i] are all that is wanted"
+        if attending
+        else "with positions of [batch, length] the tables are [batch, length, head_dim / 2]; q and k have heads "
+        "there, so the tables need an axis of one: cos[:, None]. A given mask is handed to the layers as it is"
     ):
         return built(tokens, caches, **how)
 
@@ -345,16 +354,31 @@ def test_a_given_mask_is_the_only_one():
 
 
 @exercise("5.8")
+def test_a_given_mask_needn_t_be_causal():
+    built, tokens = model(), ids(2, 5)
+    state, mask = built.state_dict(), torch.ones(5, 5, dtype=torch.bool)
+    causal, free = (oracle.logits(state, CONFIG, tokens, causal=causal) for causal in (True, False))
+    forced = "the given mask was narrowed to a causal one: it is taken as it is, and here all may see all"
+    got = placed(built, tokens, positions=torch.arange(5), mask=mask)
+    judge(got, free, [(forced, causal)], because="a mask of True alone: every token may attend to every other")
+
+
+@exercise("5.8")
 def test_rows():
     built, tokens = model(), ids(2, 6)
     want = oracle.logits(built.state_dict(), CONFIG, tokens)
-    got = built(tokens, rows=torch.tensor([4, 1]))
+    with oracle.crash_means(
+        "rows are indices into length, as a tensor: ask `rows is None`, for a tensor of several numbers is neither "
+        "true nor false; and cut after the layers, x[:, rows], for x[rows] would pick from the batch"
+    ):
+        got = built(tokens, rows=torch.tensor([4, 1]))
     expect(
         isinstance(got, Tensor) and got.shape[:2] != (2, 6),
         because="rows was given, and ignored: only the logits of those positions are wanted",
     )
     expect_equal(list(got.shape), [2, 2, 97], because="rows [n] gives [batch, n, vocab]: x[:, rows], before the head")
     expect_close(got, want[:, [4, 1]], rtol=1e-4, atol=1e-4, because="rows=[4, 1] wants positions 4 and 1, as given")
+    expect_spared_head("rows", torch.tensor([4]))
 
 
 class Attending:
@@ -382,3 +406,18 @@ def test_caches_that_attend():
     )
     want = oracle.logits(built.state_dict(), CONFIG, tokens)
     judge(got, want, [], because="with caches that attend by themselves, the logits must be the same")
+
+
+def test_calls_that_cannot_be_answered():
+    built, tokens, at, mask = model(), ids(2, 3), torch.arange(3), torch.ones(3, 3, dtype=torch.bool)
+    caches = [oracle.GrowingCache() for _ in range(3)]
+    for message, given, how in (
+        ("a mask needs positions", tokens, {"mask": mask}),
+        ("ids must be", tokens[0], {"positions": at}),
+        ("ids must be", tokens[:, :0], {"positions": at[:0]}),
+        ("3 caches for 2 layers", tokens, {"positions": at, "caches": caches}),
+        ("positions must be", tokens, {"positions": at[:2]}),
+        ("positions must be", tokens, {"positions": at[:, None]}),
+    ):
+        with pytest.raises(ValueError, match=message):
+            built(given, **how)

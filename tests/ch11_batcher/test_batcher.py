@@ -2,13 +2,14 @@
 
 import asyncio
 import inspect
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from chapters import Todo
 from chapters.ch11_batcher import batcher
-from chapters.judge import exercise, expect, expect_close, expect_equal
-from shared.inference.batch_queue import BatchPolicy
+from chapters.judge import Rejected, exercise, expect, expect_close, expect_equal
+from shared.inference.batch_queue import BatchPolicy, BatchQueue
 from shared.inference.outputs import EngineStopped, GenerationError, QueueFull
 from shared.inference.sampling import SamplingParams
 from shared.inference.virtual_time import Deadlock, Spinning, run_virtual
@@ -29,7 +30,11 @@ def run(scene: Callable[[], Coroutine[Any, Any, Any]], because: str) -> Any:
     except Deadlock:
         expect(False, because=because)
     except Spinning:
-        expect(False, because="it asks again and again without sleeping, and nobody else gets a turn: " + because)
+        expect(
+            False,
+            because="it asks again and again without sleeping, and nobody else gets a turn. For a collector: a batch "
+            "that is due this very moment, due == now, is to be taken; otherwise clear the event before each wait",
+        )
 
 
 async def until(seconds: float) -> None:
@@ -61,19 +66,33 @@ async def asking(made: batcher.Batcher, k: int, **how: float) -> "asyncio.Task[l
     """A caller with the prompt [k], who has joined the queue."""
     task = asyncio.ensure_future(made.submit([k], PARAMS, **how))
     await asyncio.sleep(0)
-    if task.done() and isinstance(task.exception(), Todo):
+    if task.done() and isinstance(task.exception(), Todo | Rejected):
         await task
     return task
+
+
+def alarms() -> int:
+    """How many alarms are set on the loop."""
+    return sum(not handle.cancelled() for handle in asyncio.get_running_loop()._scheduled)
 
 
 # 11.7 submit
 
 
+def stops_everybody(seconds: float) -> None:
+    expect(False, because="time.sleep stops the event loop, and everybody with it. submit awaits its answer, no more")
+
+
 @exercise("11.7")
-def test_join_and_wait():
+def test_join_and_wait(monkeypatch):
+    monkeypatch.setattr(time, "sleep", stops_everybody)
+
     async def scene():
         made = idle()
-        callers = [await asking(made, k) for k in (7, 8)]
+        callers = [await asking(made, 7)]
+        woken = made._joined.is_set()
+        made._joined.clear()  # as the collector does before it sleeps
+        callers.append(await asking(made, 8))
         await until(0.5)
         for one in callers:
             expect(
@@ -92,8 +111,13 @@ def test_join_and_wait():
             because="both callers should wait in the queue now. A caller who empties it takes others' requests along",
         )
         expect(
-            made._joined.is_set(),
+            woken,
             because="the collector sleeps and knows nothing: set self._joined when somebody has joined",
+        )
+        expect(
+            made._joined.is_set(),
+            because="the first caller woke the collector, the second did not: whoever joins may make the batch full, "
+            "so set self._joined for each",
         )
         made.queue.take()
         waiting[1].answer.set_result([80])
@@ -111,8 +135,13 @@ def test_full_is_full():
         first = await asking(made, 1)
         await until(0.1)
         try:
-            await asyncio.wait_for(made.submit([2], PARAMS), 5.0)
+            await asyncio.wait_for(made.submit([2], PARAMS, timeout_s=3.0), 5.0)
         except QueueFull:
+            expect_equal(
+                alarms(),
+                0,
+                because="the one who was refused has left an alarm: join the queue first, and set the alarm then",
+            )
             return now(), len(made.queue)
         except TimeoutError:
             pass
@@ -185,12 +214,15 @@ def test_who_leaves_frees_his_place():
             because="a caller who was cancelled while waiting still has a place in the queue: a batch will be computed "
             "for nobody. `finally` is reached however the waiting ends",
         )
+        expect(
+            made._joined.is_set(),
+            because="the one who left has cleared self._joined, and a collector that hadn't looked yet never hears of "
+            "the other: whoever waits for the event clears it",
+        )
         request, *_ = made.queue.take()
         request.answer.set_result([10])
         await stays
-        # whatever is still to ring may not ring: the handles that are not cancelled are those of others
-        rings = [handle for handle in asyncio.get_running_loop()._scheduled if not handle.cancelled()]
-        return len(rings)
+        return alarms()
 
     rings = run(scene, because="the caller who stayed has an answer, and still waits")
     expect_equal(
@@ -218,16 +250,28 @@ def test_no_deadline_no_alarm():
 # 11.8 collect
 
 
+NOBODY_LEFT = (
+    "the only one who waited has left the queue meanwhile, and the collector dies of it: due_at may give None again at "
+    "any waking, and may be another at any await. Ask anew, and take at once"
+)
+
+
+def join(made: batcher.Batcher, number: int, at: float, extra: int = 0) -> batcher.Request:
+    """Put a request into the queue without the reader's submit; its length is 5 + extra."""
+    answer = asyncio.get_running_loop().create_future()
+    request = batcher.Request([number] + [0] * extra, PARAMS, at, answer)
+    made.queue._waiting[request] = None
+    made._joined.set()
+    return request
+
+
 async def collecting(made: batcher.Batcher, arrivals: list[float]) -> tuple[float, list[int]]:
     """When `collect` hands over its batch, and the numbers of those in it; requests come at `arrivals`, seconds."""
-    loop = asyncio.get_running_loop()
 
     async def arrive():
         for number, at in enumerate(arrivals):
             await until(at)
-            request = batcher.Request([number], PARAMS, loop.time(), loop.create_future())
-            made.queue._waiting[request] = None
-            made._joined.set()
+            join(made, number, now())
 
     arriving = asyncio.ensure_future(arrive())
     batch = await made.collect()
@@ -319,6 +363,141 @@ def test_what_was_due_before():
 
 
 @exercise("11.8")
+def test_more_than_a_batch():
+    async def overdue():
+        made = idle()
+        for number in range(6):
+            join(made, number, 0.0)
+        await until(7.0)
+        return [request.prompt_ids[0] for request in await made.collect()], len(made.queue)
+
+    async def buckets():
+        made = idle(BatchPolicy(max_batch_size=4, max_wait_s=1.0, max_waiting=8, edges=(8,)))
+        for number, (at, extra) in enumerate([(0.0, 0), (0.1, 9), (0.2, 9), (0.3, 0)]):
+            await until(at)
+            join(made, number, at, extra)
+        return [request.prompt_ids[0] for request in await made.collect()], round(now(), 3)
+
+    expect_equal(
+        run(overdue, because="six are overdue"),
+        ([0, 1, 2, 3], 2),
+        because="six wait, and four are a batch: the queue's take() gives those whose turn it is, and keeps the others",
+    )
+    expect_equal(
+        run(buckets, because="four wait, two in each of two buckets"),
+        ([0, 3], 1.0),
+        because="four wait, in two buckets: no batch is full, and the first is due at 1 s. How many wait in all "
+        "doesn't tell; due_at does",
+    )
+
+
+@exercise("11.8")
+def test_who_waited_has_left():
+    async def scene():
+        made = idle()
+        first = join(made, 0, 0.0)
+
+        async def leave_and_come():
+            await until(0.3)
+            made.queue.discard(first)
+            await until(5.0)
+            join(made, 1, now())
+
+        others = asyncio.ensure_future(leave_and_come())
+        batch = await made.collect()
+        await others
+        return [request.prompt_ids[0] for request in batch], round(now(), 3)
+
+    try:
+        got = run(scene, because="the first one left, another came, and nobody was taken")
+    except (TypeError, ValueError, IndexError) as error:
+        expect(False, because=f"{NOBODY_LEFT} ({error})")
+        raise
+    expect_equal(got, ([1], 6.0), because="the first one left at 0.3 s; the next came at 5 s, with a window of its own")
+
+
+class Nosy(BatchQueue):
+    """A queue in which something happens at the loop's next turn, once, after the collector has asked."""
+
+    def __init__(self, policy: BatchPolicy) -> None:
+        super().__init__(policy)
+        self.then: Callable[[], object] | None = None
+
+    def asked(self) -> None:
+        if self.then is not None:
+            asyncio.get_running_loop().call_soon(self.then)
+            self.then = None
+
+    def due_at(self) -> float | None:
+        found = super().due_at()
+        self.asked()
+        return found
+
+    def __len__(self) -> int:
+        self.asked()
+        return super().__len__()
+
+
+@exercise("11.8")
+def test_nothing_happens_between_asking_and_waiting():
+    async def scene():
+        made = idle()
+        made.queue = Nosy(POLICY)
+        made.queue.then = lambda: join(made, 0, 0.0)
+        asyncio.get_running_loop().call_later(0.5, lambda: made.queue.then and made.queue.asked())
+        batch = await made.collect()
+        return [request.prompt_ids[0] for request in batch], round(now(), 3)
+
+    got = run(
+        scene,
+        because="somebody joined between due_at and the wait, the event was cleared after that, and the wake-up is "
+        "lost: await nothing between asking and waiting but the wait itself",
+    )
+    expect_equal(got, ([0], 1.0), because="somebody joined right after the queue was asked, at 0 s")
+
+
+@exercise("11.8")
+def test_nothing_happens_between_asking_and_taking():
+    async def scene():
+        made = idle()
+        made.queue = Nosy(POLICY)
+        first = join(made, 0, 0.0)
+        await until(3.0)
+        made.queue.then = lambda: made.queue.discard(first)
+        collector = asyncio.ensure_future(made.collect())
+        await until(5.0)
+        if collector.done():
+            await collector
+        collector.cancel()
+
+    try:
+        run(scene, because="it is overdue")
+    except (TypeError, ValueError, IndexError) as error:
+        expect(False, because=f"{NOBODY_LEFT} ({error})")
+        raise
+
+
+@exercise("11.8")
+def test_stopped_while_it_waits():
+    async def scene():
+        made = idle()
+        task = asyncio.ensure_future(made.collect())
+        await until(1.0)
+        if task.done():
+            await task
+        task.cancel()
+        await asyncio.wait([task], timeout=5.0)
+        join(made, 0, 0.0)  # whoever couldn't be stopped ends with a batch
+        await asyncio.wait([task], timeout=5.0)
+        return task.cancelled()
+
+    swallowed = (
+        "collect was cancelled while it waited, and waits on: stop() would never end. Suppress TimeoutError and no more"
+    )
+    expect(run(scene, because=swallowed), because=swallowed)
+
+
+@exercise("11.8")
 def test_one_batch_after_another():
     async def scene():
         made = idle()
@@ -359,7 +538,7 @@ def delivered(answer: Callable[[list[list[int]]], Any], n: int = 3, leave: tuple
         made, batch = batcher.Batcher(model, POLICY), requests(n)
         try:
             await made.deliver(batch)
-        except Todo:
+        except (Todo, Rejected):
             raise
         except Exception as error:
             expect(
@@ -411,13 +590,13 @@ def test_who_has_left():
     )
 
 
-def fail(prompts):
-    raise RuntimeError("out of memory")
-
-
 @exercise("11.9")
 def test_a_batch_that_fails():
-    for leave in ((), (1,)):
+    for kind, leave in ((RuntimeError, ()), (RuntimeError, (1,)), (KeyError, ()), (OSError, ()), (MemoryError, ())):
+
+        def fail(prompts, kind=kind):
+            raise kind("out of memory")
+
         got = delivered(fail, leave=leave)
         told = [one for k, one in enumerate(got) if k not in leave]
         expect(None not in told, because="the model failed, and somebody still waits for an answer: tell everybody")
@@ -431,6 +610,29 @@ def test_a_batch_that_fails():
             because="one error object for all: each raise adds to its traceback, and callers see each other's. Make "
             "one for each",
         )
+
+
+@exercise("11.9")
+def test_stopped_while_a_batch_runs():
+    async def scene():
+        async def model(prompts, params):
+            await asyncio.sleep(9.0)
+            return prompts
+
+        made = batcher.Batcher(model, POLICY)
+        task = asyncio.ensure_future(made.deliver(requests(2)))
+        await until(1.0)
+        if task.done():
+            await task
+        task.cancel()
+        await asyncio.wait([task])
+        return task.cancelled()
+
+    swallowed = (
+        "deliver was cancelled while its batch ran, and went on as if nothing had been: stop() cancels the collector, "
+        "and would wait for ever. Catch Exception; CancelledError is a BaseException, and isn't meant for you"
+    )
+    expect(run(scene, because=swallowed), because=swallowed)
 
 
 @exercise("11.9")

@@ -79,11 +79,17 @@ def test_swapped():
 @exercise("11.10")
 def test_restarts():
     dripping = BatchSeen([10.0, 10.8, 11.6], 12.6, free_since=0.0)
+    for place, batches in (("last", [*signs().batches, dripping]), ("first", [dripping, *signs().batches])):
+        expect_equal(
+            diagnosis(signs(batches=batches)),
+            queue_diagnosis.RESTARTS,
+            because=f"the {place} batch's first request came at 10, the model was free, and it began at 12.6, a window "
+            "after its LAST arrival. The window is counted from arrivals[0], and one such batch is enough",
+        )
     expect_equal(
-        diagnosis(signs(batches=[*signs().batches, dripping])),
+        diagnosis(signs(batches=[BatchSeen([10.0], 11.01, free_since=0.0)])),
         queue_diagnosis.RESTARTS,
-        because="the last batch's first request came at 10, the model was free, and it began at 12.6, a window after "
-        "its LAST arrival. The window is counted from arrivals[0], and one such batch is enough",
+        because="ten milliseconds late, with SLACK_S of one: that is no alarm's lateness",
     )
     busy = BatchSeen([10.0, 10.8, 11.6], 12.6, free_since=11.8)
     expect_equal(
@@ -104,6 +110,24 @@ def test_restarts():
 @exercise("11.10")
 def test_unbounded():
     expect_equal(diagnosis(signs(most_waiting=9)), queue_diagnosis.UNBOUNDED, because="9 waited at a time, and 8 may")
+
+
+@exercise("11.10")
+def test_another_policy():
+    pair = BatchSeen([10.0, 12.0], 15.0, free_since=0.0)
+    for size, window, most, want in (
+        (3, 5.0, 3, "healthy"),
+        (3, 4.0, 3, queue_diagnosis.RESTARTS),
+        (2, 4.0, 3, "healthy"),
+        (3, 5.0, 2, queue_diagnosis.UNBOUNDED),
+    ):
+        policy = BatchPolicy(max_batch_size=size, max_wait_s=window, max_waiting=most)
+        expect_equal(
+            diagnosis(Signs(policy, [(0, [0])], [pair], most_waiting=3)),
+            want,
+            because=f"two came at 10 and 12, their batch began at 15, and 3 waited; the policy is {policy}. Its "
+            "numbers are in signs.policy",
+        )
 
 
 @exercise("11.10")

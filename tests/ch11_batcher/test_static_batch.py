@@ -19,7 +19,14 @@ REAL = torch.tensor([[False, False, True, True], [True, True, True, True]])
 def layout(real: Tensor) -> tuple[Tensor, Tensor]:
     got = static_batch.batch_layout(real)
     expect_parts(got, ("positions", "mask"), because="two tensors are wanted: positions, and the mask")
-    return got
+    positions, mask = got
+    kinds = [type(part).__name__ for part in got]
+    expect(kinds == ["Tensor"] * 2, because=f"two tensors are wanted, and these are {' and '.join(kinds)}")
+    expect(
+        positions.dtype != torch.bool and positions.dim() <= 2,
+        because="positions come first, [batch, length], and the mask second: are they swapped?",
+    )
+    return positions, mask
 
 
 @exercise("11.1")
@@ -29,6 +36,10 @@ def test_positions():
         not torch.equal(torch.as_tensor(positions).expand(2, 4), torch.arange(4).expand(2, 4)),
         because="these are the columns: padding was counted. A row's first real token stands at 0, whatever is before "
         "it",
+    )
+    expect(
+        positions.clamp(min=0).tolist() != [[0, 0, 0, 0], [0, 0, 1, 1]],
+        because="counted down the batch, from row to row: each row's tokens are along the last axis, dim=1",
     )
     expect_equal(
         positions.tolist(),
@@ -84,8 +95,8 @@ def test_whom_a_token_may_see():
     )
     try:
         where = {part.device.type for part in layout(REAL.to("meta"))}
-    except RuntimeError as error:
-        where = {f"nowhere: {error}"}
+    except RuntimeError as error:  # a loop over the elements is slow and right; without elements it can't run
+        where = {"meta" if "meta tensor" in str(error) else f"nowhere: {error}"}
     expect_equal(sorted(where), ["meta"], because="positions and mask belong where `real` is: pass real.device on")
 
 
@@ -140,9 +151,27 @@ def row(prompt: list[int], new: int, **params) -> static_batch.Row:
 
 
 def decode(rows: list[static_batch.Row], script: Script, eos: set[int] = frozenset()) -> list[tuple[int, int]]:
-    found = static_batch.decode_rows(rows, script.logits(), script.step, eos)
+    lengths = [len(one.token_ids) for one in rows]
+
+    def step(tokens: list[int]) -> Tensor:
+        expect(
+            script.fed or all(len(one.token_ids) == n + 1 for one, n in zip(rows, lengths, strict=True)),
+            because="after the first tokens each row's token_ids should be longer by one: append what was sampled, for "
+            "their number tells the next position and the row's end",
+        )
+        return script.step(tokens)
+
+    found = static_batch.decode_rows(rows, script.logits(), step, eos)
     expect(found is not None, because=NO_RESULT + ". decode_rows is a generator: it yields (row, token)")
-    return list(itertools.islice(found, 100))
+    got = []
+    for pair in itertools.islice(found, 100):
+        expect(
+            isinstance(pair, tuple) and len(pair) == 2 and all(isinstance(part, int) for part in pair),
+            because=f"it yields (row, token): two whole numbers, the row's index and the token's id; not {pair!r}",
+        )
+        expect(pair[0] in range(len(rows)), because=f"there is no row {pair[0]}: the row comes first, then the token")
+        got.append(pair)
+    return got
 
 
 @exercise("11.2")
@@ -150,6 +179,10 @@ def test_rows_end_at_their_own_limit():
     script = Script([[1, 2, 3, 4], [5, 6, 7, 8]])
     got = decode([row([9], 2), row([9, 9], 4)], script)
     second = [token for k, token in got if k == 1]
+    expect(
+        second[:2] != [5, 5],
+        because="each step returns the next logits, [batch, vocab]: these tokens were all sampled from the first ones",
+    )
     expect(
         len(second) >= 4,
         because="the longer row was cut off: the batch goes on until its last row has ended",
@@ -163,6 +196,24 @@ def test_rows_end_at_their_own_limit():
         [(0, 1), (1, 5), (0, 2), (1, 6), (1, 7), (1, 8)],
         because="(row, token), in the order in which they are chosen. A row that has ended keeps its place, but "
         "nothing of it is yielded any more",
+    )
+
+
+@exercise("11.2")
+def test_each_row_keeps_its_place():
+    script = Script([[1, 2, 3, 4], [5, 6, 7, 8], [9, 8, 7, 6]])
+    rows = [row([9], 1), row([9, 9], 4), row([9], 4)]
+    decode(rows, script)
+    expect_equal(
+        [fed[1:] for fed in script.fed[:3]],
+        [[5, 9], [6, 8], [7, 7]],
+        because="what the steps were fed for rows 1 and 2, after row 0 has ended: each row's latest token, at the "
+        "row's own place. An ended row keeps its place, and what is fed there doesn't matter",
+    )
+    expect_equal(
+        [one.token_ids for one in rows],
+        [[9, 1], [9, 9, 5, 6, 7, 8], [9, 9, 8, 7, 6]],
+        because="token_ids are the prompt and the answer: a row that has ended doesn't grow",
     )
 
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from chapters import Todo
 from chapters.ch12_engine import scheduler as own
-from chapters.judge import Rejected
+from chapters.judge import Rejected, expect
 from shared.inference.block_manager import BlockManager
 from shared.inference.sampling import SamplingParams
 from shared.inference.sequence import Sequence, SequenceStatus
@@ -44,8 +44,21 @@ def wait(scheduler: own.Scheduler, sequence: Sequence) -> Sequence:
     return sequence
 
 
-def names(sequences) -> list[str]:
+def names(sequences: list) -> list[str]:
+    for each in sequences:
+        expect(isinstance(each, Sequence), because=f"sequences themselves belong there, and this is {each!r}")
     return [sequence.request_id for sequence in sequences]
+
+
+def queued(scheduler: own.Scheduler) -> list[str]:
+    """Who stands in the queue and waits, in the order in which they would come up. Rejects a heap that is none."""
+    entries = [entry[:2] for entry in scheduler._heap]
+    expect(
+        all(entries[(place - 1) // 2] <= entries[place] for place in range(1, len(entries))),
+        because="the heap isn't one any more: whoever comes up next isn't the most urgent. `heapq` keeps it in order, "
+        "with heappush (`_enqueue`) and heappop; a list's append, pop and remove don't",
+    )
+    return names([entry[2] for entry in sorted(scheduler._heap, key=lambda e: e[:2]) if entry[2].status is WAITING])
 
 
 def given(step: own.Step) -> list[tuple[str, int]]:

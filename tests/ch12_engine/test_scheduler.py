@@ -5,15 +5,31 @@ import pytest
 from chapters.ch12_engine import scheduler as own
 from chapters.judge import exercise, expect, expect_equal
 from shared.inference.block_manager import BlockManager, block_name
-from tests.ch12_engine.scenes import RUNNING, WAITING, given, names, new_scheduler, new_sequence, run, survives, wait
+from tests.ch12_engine.scenes import (
+    RUNNING,
+    WAITING,
+    given,
+    names,
+    new_scheduler,
+    new_sequence,
+    queued,
+    run,
+    survives,
+    wait,
+)
 
 # 12.1 urgency
+
+
+def urgency(scheduler: own.Scheduler, sequence):
+    with survives("any sequence has an urgency: it takes its arrival, its priority, and the scheduler's ageing_s"):
+        return scheduler.urgency(sequence)
 
 
 @exercise("12.1")
 def test_the_example():
     scheduler = new_scheduler(ageing_s=10.0)
-    got = scheduler.urgency(new_sequence("a", arrived=100.0, priority=2))
+    got = urgency(scheduler, new_sequence("a", arrived=100.0, priority=2))
     causes = {
         100.0: "the priority weighs nothing: arrived 100, and 2 units of 10 s more",
         2.0: "the arrival weighs nothing, so that whoever has a high number waits for ever",
@@ -33,17 +49,17 @@ def test_waiting_makes_urgent():
     scheduler = new_scheduler(ageing_s=10.0)
     old, new = new_sequence("a", arrived=0.0, priority=1), new_sequence("b", arrived=11.0, priority=0)
     expect(
-        scheduler.urgency(old) < scheduler.urgency(new),
+        urgency(scheduler, old) < urgency(scheduler, new),
         because="whoever has waited 11 s longer comes before one unit of priority, which weighs 10: else it never "
         "would",
     )
     newer = new_sequence("c", arrived=9.0, priority=0)
     expect(
-        scheduler.urgency(newer) < scheduler.urgency(old),
+        urgency(scheduler, newer) < urgency(scheduler, old),
         because="one unit of priority is worth more than 9 s of waiting, and lower goes first",
     )
     expect(
-        scheduler.urgency(new_sequence("d", arrived=50.0, priority=-3)) == 20.0,
+        urgency(scheduler, new_sequence("d", arrived=50.0, priority=-3)) == 20.0,
         because="a priority below 0 makes a request more urgent: 50 - 3 * 10",
     )
 
@@ -52,10 +68,40 @@ def test_waiting_makes_urgent():
 def test_it_does_not_depend_on_the_time():
     scheduler, sequence = new_scheduler(), new_sequence("a", arrived=100.0, priority=1)
     expect_equal(
-        scheduler.urgency(sequence),
+        urgency(scheduler, sequence),
         110.0,
         because="no clock is read here: all who wait age alike, so their order is that of a number fixed at arrival. "
         "With a key that changes, the heap's order would be wrong a moment later",
+    )
+
+
+@exercise("12.1")
+def test_seconds_have_fractions():
+    sequence = new_sequence("a", arrived=0.25, priority=2)
+    got = urgency(new_scheduler(ageing_s=2.5), sequence)
+    causes = {
+        20.25: "a unit of priority weighs ageing_s, which is a setting: here it's 2.5, and 10 is only its default",
+        0.25: "priority weighs nothing: two units of 2.5 s are to be added",
+    }
+    rounded = "seconds have fractions: a thousand requests come in one second, and rounded they'd all be as urgent"
+    because = causes.get(got, rounded) if isinstance(got, int | float) else "urgency is one number in seconds"
+    expect_equal(got, 5.25, because=because)
+
+
+@exercise("12.1")
+def test_it_never_changes():
+    scheduler, sequence = new_scheduler(ageing_s=2.5), new_sequence("a", arrived=0.5, priority=2)
+    urgency(scheduler, sequence)
+    expect(
+        (sequence.arrived, sequence.priority) == (0.5, 2),
+        because="urgency was asked for, and the sequence has changed: with every question it would get another one",
+    )
+    sequence.preemptions, sequence.token_ids = 3, [*sequence.token_ids, 7, 8]
+    expect_equal(
+        urgency(scheduler, sequence),
+        5.5,
+        because="it's as urgent as before, although it was preempted since and has more tokens: a number that changes "
+        "puts the list of the running and the heap out of order",
     )
 
 
@@ -154,6 +200,17 @@ def test_a_long_prompt_leaves_a_token_for_those_behind():
 
 
 @exercise("12.2")
+def test_those_behind_may_read_prompts_too():
+    got, _ = hand_out(roomy(6, 9, 9, 9), because="there is budget for all three")
+    expect_equal(
+        got,
+        [("a", 4), ("b", 1), ("c", 1)],
+        because="b and c read prompts, and a token is kept back for each of them as well: each running sequence gets "
+        "one of every step",
+    )
+
+
+@exercise("12.2")
 def test_the_tightest_budget():
     got, left = hand_out(roomy(4, 5, 5, 1, 9), because="four sequences and a budget of four: one each")
     expect_equal(
@@ -194,6 +251,43 @@ def test_who_is_sent_away_gets_nothing():
         because="_make_room answered False for c: it was preempted itself, and gets no token",
     )
     expect_equal(left, 14, because="nothing is handed out to c, so its token is left")
+
+
+@exercise("12.2")
+def test_nothing_is_kept_back_for_who_is_gone():
+    got, left = hand_out(roomy(10, 8, 6, 1, room=["last goes"]), because="self.running gets shorter on the way")
+    expect_equal(
+        got,
+        [("a", 8), ("b", 2)],
+        because="a takes 8 of 10, and c has gone to make room for it: b misses 6, may have the 2 that are left, and "
+        "nobody stands behind it any more. Look at self.running again each time",
+    )
+    expect_equal(left, 0, because="the whole budget is handed out")
+
+
+@exercise("12.2")
+def test_nothing_is_computed_yet():
+    scheduler = roomy(16, 6, 1)
+    hand_out(scheduler, because="a prompt and a decode fit into a step")
+    expect_equal(
+        [sequence.num_computed_tokens for sequence in scheduler.running],
+        [14, 19],
+        because="handed out isn't computed: the step runs later, and `update` counts its tokens then",
+    )
+
+
+@exercise("12.2")
+def test_who_comes_back_misses_its_answer_too():
+    scheduler = roomy(16, 1)
+    [a] = scheduler.running
+    a.token_ids, a.num_computed_tokens = [*a.token_ids, 1, 2, 3, 4], 17
+    got, _ = hand_out(scheduler, because="7 tokens fit into a step")
+    expect_equal(
+        got,
+        [("a", 7)],
+        because="a came back after a preemption: 3 tokens of its prompt and 4 of its answer aren't computed, and "
+        "num_missing counts both. Counted from the prompt's length, the answer is read token by token",
+    )
 
 
 @exercise("12.2")
@@ -250,11 +344,49 @@ def test_the_first_who_waits_starts():
 
 
 @exercise("12.3")
+def test_what_just_fits():
+    scheduler = new_scheduler(num_blocks=2)
+    a = wait(scheduler, new_sequence("a", 8))
+    expect_equal(
+        admit(scheduler, a, because="two blocks are needed, and two are free"),
+        True,
+        because="a's 8 tokens take two blocks of 4, and two are free: it fits. Whoever asks for one more than that "
+        "lets one that fills the pool wait for ever",
+    )
+
+
+@exercise("12.3")
+def test_the_order_of_those_who_wait():
+    scheduler = new_scheduler()
+    for name, arrived in zip("abcdefg", (0.0, 1.0, 5.0, 2.0, 3.0, 6.0, 7.0), strict=True):
+        wait(scheduler, new_sequence(name, arrived=arrived))
+    admit(scheduler, scheduler._first_waiting(), because="a fits")
+    expect_equal(
+        queued(scheduler), list("bdecfg"), because="a is out of the heap, and the others wait in order of urgency"
+    )
+
+
+@exercise("12.3")
+def test_it_runs_in_its_place():
+    scheduler = new_scheduler()
+    for name, arrived in (("r", 1.0), ("s", 9.0)):
+        run(scheduler, new_sequence(name, arrived=arrived))
+    admit(scheduler, wait(scheduler, new_sequence("a", arrived=5.0)), because="a fits")
+    expect_equal(
+        names(scheduler.running),
+        ["r", "a", "s"],
+        because="a is more urgent than s, which runs already: `_run` puts it in its place. Appended at the end, it "
+        "would be the first that has to go",
+    )
+
+
+@exercise("12.3")
 def test_too_few_blocks_and_nothing_happens():
     scheduler = new_scheduler(num_blocks=4)
     run(scheduler, new_sequence("r", 8))
     known = remember(scheduler, list(range(4)))
     a = wait(scheduler, new_sequence("a", list(range(12))))
+    wait(scheduler, new_sequence("b", 1))
     got = admit(
         scheduler,
         a,
@@ -267,8 +399,9 @@ def test_too_few_blocks_and_nothing_happens():
         because="when it doesn't fit, nothing may be taken or shared: those blocks would be lost to everybody",
     )
     expect(
-        scheduler.num_waiting == 1 and scheduler._first_waiting() is a and a.status is WAITING,
-        because="who doesn't fit goes on waiting, at the head of the queue",
+        scheduler.num_waiting == 2 and scheduler._first_waiting() is a and a.status is WAITING,
+        because="who doesn't fit goes on waiting, at the head of the queue: taken out and put back, it would stand "
+        "behind b, which is as urgent and came later",
     )
     expect(
         scheduler.blocks.ref_counts[known[0]] == 0, because="the known block is held by somebody, and nobody started"
@@ -301,6 +434,19 @@ def test_known_blocks_are_shared():
         [first, block_name(first, [4, 5, 6, 7])],
         because="it must know the names of its full blocks (names_of): the next block's name is made from the last "
         "one's",
+    )
+
+
+@exercise("12.3")
+def test_hits_are_counted():
+    scheduler = new_scheduler(num_blocks=8)
+    remember(scheduler, list(range(8)))
+    admit(scheduler, wait(scheduler, new_sequence("a", list(range(11)))), because="two known blocks and a new one")
+    expect_equal(
+        (scheduler.blocks.hit_tokens, scheduler.blocks.asked_tokens),
+        (8, 11),
+        because="of a's 11 tokens 8 were found. `share` counts that, when its second argument says how many tokens "
+        "`match` was asked for: without it the hit rate stays 0, however much is spared",
     )
 
 
@@ -440,6 +586,16 @@ def test_what_was_sampled_is_kept():
 
 
 @exercise("12.4")
+def test_the_heap_stays_a_heap():
+    scheduler = new_scheduler()
+    a = run(scheduler, new_sequence("a", arrived=1.0))
+    for name, arrived in (("c", 2.0), ("d", 3.0), ("e", 4.0)):
+        wait(scheduler, new_sequence(name, arrived=arrived))
+    preempt(scheduler, a)
+    expect("a" in queued(scheduler), because="a waits again, so it's in the queue")
+
+
+@exercise("12.4")
 def test_it_keeps_its_turn():
     scheduler = new_scheduler()
     a = run(scheduler, new_sequence("a", arrived=1.0))
@@ -450,6 +606,11 @@ def test_it_keeps_its_turn():
         because="a came before c, and comes before it again: its arrival is what it was. At the back of the queue it "
         "could be sent away again and again",
     )
+    expect(
+        (a.arrived, a.priority) == (1.0, 0),
+        because="its arrival and its priority are what they were: with an urgency that changes it would push others "
+        "back who came before it",
+    )
 
 
 @exercise("12.4")
@@ -459,6 +620,65 @@ def test_the_victim_and_nobody_else():
     preempt(scheduler, a)
     expect_equal(names(scheduler.running), ["b"], because="a is the victim here: remove that one, not the last")
     expect(b.status is RUNNING and b.block_table, because="b has nothing to do with it")
+
+
+@exercise("12.4")
+def test_answers_to_one_request():
+    scheduler = new_scheduler()
+    a, b = run(scheduler, new_sequence("r", [1, 2, 3])), run(scheduler, new_sequence("r", [1, 2, 3]))
+    preempt(scheduler, b)
+    expect(
+        scheduler.running == [a],
+        because="a and b are two answers to one request, and their request_id is the same: only b was to go. Ask for "
+        "the sequence itself",
+    )
+
+
+@exercise("12.4")
+def test_siblings_wait_for_it_still():
+    scheduler = new_scheduler()
+    parent = run(scheduler, new_sequence("p", 9), computed=4)
+    parent.siblings = siblings = [new_sequence(name, parent.token_ids) for name in "xy"]
+    scheduler.num_waiting += 2
+    preempt(scheduler, parent)
+    expect_equal(
+        names(parent.siblings),
+        names(siblings),
+        because="p comes back and reads its prompt, and x and y start from there, as before: thrown away, they never "
+        "start; queued, or passed on by `finish`, each reads the prompt anew",
+    )
+    expect_equal(
+        queued(scheduler),
+        ["p"],
+        because="p waits in the queue, and its siblings wait for p: in the queue too, each would read the prompt anew",
+    )
+    expect_equal(
+        scheduler.num_waiting,
+        3,
+        because="x and y waited already, and are counted: p is one more. `add` would count all three",
+    )
+
+
+@exercise("12.4")
+def test_the_queue_may_be_full():
+    scheduler = new_scheduler(max_waiting=0, max_num_seqs=2)
+    run(scheduler, new_sequence("a"))
+    b = run(scheduler, new_sequence("b"))
+    wait(scheduler, new_sequence("c"))
+    preempt(scheduler, b, because="the queue is full, but b is no newcomer: `add` refuses it. self._enqueue")
+
+
+@exercise("12.4")
+def test_an_unfinished_prompt_is_not_published():
+    scheduler = new_scheduler()
+    b = run(scheduler, new_sequence("b", 9), computed=5)
+    preempt(scheduler, b)
+    expect_equal(
+        scheduler.blocks.match([*b.token_ids, 0]),
+        [],
+        because="b has read 5 of 9 tokens, and no logits vouch for them yet: its blocks must not be published. "
+        "`update` publishes what is sound, and that is found again when b comes back",
+    )
 
 
 # 12.5 _make_room
@@ -507,6 +727,41 @@ def test_the_least_urgent_goes():
 
 
 @exercise("12.5")
+def test_who_goes_waits():
+    scheduler, (a, _, _, d) = crowded()
+    make_room(scheduler, a, 1)
+    expect(
+        d.status is WAITING,
+        because=f"d is to come back, and its status says {d.status.value}: self._preempt(victim). Out of the list and "
+        "its blocks released is half of it; and `finish` ends its answer here",
+    )
+    expect(
+        queued(scheduler) == ["d"] and scheduler.num_waiting == 1,
+        because="d is in no queue, so it never runs again, and its caller waits for ever: self._preempt(victim)",
+    )
+
+
+@exercise("12.5")
+def test_a_shared_block_needs_a_copy():
+    scheduler = new_scheduler(num_blocks=2)
+    a = run(scheduler, new_sequence("a", 3), 2, 1)
+    b = run(scheduler, new_sequence("b", 3, arrived=1.0), 2, 0)
+    b.block_table = scheduler.blocks.share(a.block_table)  # two answers to one prompt
+    run(scheduler, new_sequence("c", 3, arrived=2.0), 2, 1)
+    got, step = make_room(scheduler, a, 1)
+    expect_equal(
+        (got, names(step.preempted)),
+        (True, ["c"]),
+        because="a's next token goes into a block that b reads as well, so a needs a copy, and no block is free for "
+        "it: `_grow` says False then. Count nothing yourself, ask `_grow`",
+    )
+    expect(
+        step.copies and a.block_table != b.block_table,
+        because="a and b would write into one block: `_grow` takes the copy, and answers True when it has",
+    )
+
+
+@exercise("12.5")
 def test_as_many_as_it_takes():
     scheduler, (a, *_) = crowded()
     a.token_ids += [0] * 8
@@ -547,4 +802,17 @@ def test_urgency_and_not_age():
         ["b"],
         because="self.running is in order of urgency: its last one goes. u arrived last and is the most urgent all "
         "the same",
+    )
+
+
+@exercise("12.5")
+def test_among_equals_the_last():
+    scheduler = new_scheduler(num_blocks=4)
+    a, *_ = [run(scheduler, new_sequence(name, 5, arrived=1.0), 4, 1) for name in "abcd"]
+    got, step = make_room(scheduler, a, 1)
+    expect_equal(
+        (got, names(step.preempted)),
+        (True, ["d"]),
+        because="all are as urgent, and the order among them is that of self.running: its last one goes. `max` takes "
+        "the first of equals, which is one that was given its tokens already",
     )

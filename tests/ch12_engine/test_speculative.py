@@ -42,7 +42,8 @@ def check(draft: list[int], params: SamplingParams = GREEDY, tokens: list[int] =
     MODEL(torch.tensor([tokens[:-1]]), caches)
     with survives("all but the last token are in the caches, and there is room for the draft"):
         got = speculative.verify(model, caches, list(tokens), list(draft), params)
-    expect(isinstance(got, list), because=no_result("a list of the tokens that come next"))
+    expect(got is not None, because=no_result("a list of the tokens that come next"))
+    expect(isinstance(got, list), because=f"verify returns a list of tokens, and this is a {type(got).__name__}")
     return got, caches, model.passes
 
 

@@ -1,5 +1,7 @@
 """Exercises 12.6 to 12.8: what a step's result changes, who starts with it, and how a sequence ends."""
 
+import pytest
+
 from chapters.ch12_engine import scheduler as own
 from chapters.judge import exercise, expect, expect_equal, no_result
 from tests.ch12_engine.scenes import (
@@ -10,6 +12,7 @@ from tests.ch12_engine.scenes import (
     names,
     new_scheduler,
     new_sequence,
+    queued,
     run,
     survives,
     wait,
@@ -70,6 +73,53 @@ def test_names_are_its_own():
         x.block_names is not parent.block_names,
         because="the names need a list of their own: in one list, a block the parent fills would count as the "
         "sibling's",
+    )
+
+
+@exercise("12.6")
+def test_tokens_are_its_own():
+    scheduler = new_scheduler()
+    parent, (x,) = family(scheduler, 1)
+    parent.arrived = x.arrived = 5.0
+    start(scheduler, parent)
+    expect(
+        x.token_ids is not parent.token_ids,
+        because="the tokens are a list of its own: in one list, every token of one answer is in the other",
+    )
+    expect(
+        x.arrived == 5.0,
+        because="it arrived when its request did: with another arrival its urgency isn't the request's",
+    )
+    expect_equal(
+        scheduler.blocks.asked_tokens,
+        0,
+        because="`match` wasn't asked for anything: counted as hits, a parent's blocks make the hit rate look better "
+        "than the prefix cache is",
+    )
+
+
+@exercise("12.6")
+def test_in_order_of_urgency():
+    scheduler = new_scheduler()
+    parent, (x,) = family(scheduler, 1)
+    run(scheduler, new_sequence("q", arrived=9.0))
+    start(scheduler, parent)
+    expect_equal(
+        names(scheduler.running),
+        ["p", "x", "q"],
+        because="x came with p, before q: self._run(sibling) puts it in its place. At the end of the list it would be "
+        "the first that has to go",
+    )
+
+
+@exercise("12.6")
+def test_sharing_needs_no_free_block():
+    scheduler = new_scheduler(num_blocks=2)
+    parent, _ = family(scheduler, 1)
+    expect_equal(
+        names(start(scheduler, parent)),
+        ["x"],
+        because="no block is free, and none is needed: x shares its parent's. A copy is made when one of them writes",
     )
 
 
@@ -204,20 +254,53 @@ def test_only_what_is_computed_is_published():
 
 
 @exercise("12.7")
-def test_who_ended_meanwhile_is_passed_over():
+def test_the_names_are_kept():
+    scheduler = new_scheduler()
+    a = run(scheduler, new_sequence("a", 9), computed=0)
+    update(scheduler, [(a, 9)], {a: 7})
+    expect_equal(
+        len(a.block_names),
+        2,
+        because="two blocks are full, and a must know their names: give `publish` its own list, a.block_names. With "
+        "another list every step hashes all its blocks anew, and a chat of 4,000 tokens has many",
+    )
+
+
+@exercise("12.7")
+def test_nobody_is_ended_here():
+    scheduler = new_scheduler()
+    a = run(scheduler, new_sequence("a", 5))
+    a.token_ids += [1] * (a.params.max_tokens - 1)
+    a.block_table += scheduler.blocks.take(1)
+    a.num_computed_tokens = len(a.token_ids) - 1
+    update(scheduler, [(a, 1)], {a: 7})
+    expect(
+        a.status is RUNNING,
+        because="a has its last token now, and yet it isn't ended here: the engine sends the token first, and ends the "
+        "sequence then. One that has ended before is taken for one that was aborted, and its token is never sent",
+    )
+
+
+@exercise("12.7")
+@pytest.mark.parametrize("status", [ABORTED, FINISHED, WAITING])
+def test_who_ended_meanwhile_is_passed_over(status):
     scheduler = new_scheduler()
     a, b = (run(scheduler, new_sequence(name, 5)) for name in "ab")
-    scheduler.running.remove(a)  # aborted while the step ran
+    scheduler.running.remove(a)  # gone while the step ran
     scheduler.blocks.release(a.block_table)
-    a.status = ABORTED
-    update(scheduler, [(a, 1), (b, 1)], {a: 7, b: 8}, because="a was aborted while the step ran: its table is empty")
+    a.status = status
+    how = {ABORTED: "was aborted", FINISHED: "was finished", WAITING: "was sent away"}[status] + " while the step ran"
+    update(
+        scheduler,
+        [(a, 1), (b, 1)],
+        {a: 7, b: 8},
+        because=f"a {how}: its table is empty, so ask first whether it's RUNNING",
+    )
     expect(
         (len(a.token_ids), a.num_computed_tokens) == (5, 4),
-        because="a was aborted while the step ran: its blocks are somebody else's, and nothing may be entered for it",
+        because=f"a {how}: its blocks are somebody else's, and nothing may be entered for it. Ask whether it's RUNNING",
     )
-    expect_equal(
-        len(b.token_ids), 6, because="b comes after one that was aborted, and goes on: `continue`, not `break`"
-    )
+    expect_equal(len(b.token_ids), 6, because=f"b comes after one that {how}, and goes on: `continue`, not `break`")
 
 
 @exercise("12.7")
@@ -237,6 +320,20 @@ def test_siblings_draw_their_own():
         because="each answer has drawn a token of its own, with a seed of its own: sampled[each]",
     )
     expect_equal(x.num_missing, 1, because="its prompt is computed, and its own first token is missing")
+
+
+@exercise("12.7")
+def test_siblings_start_with_the_last_piece_too():
+    scheduler = new_scheduler()
+    parent = run(scheduler, new_sequence("p", 6), computed=5)
+    [x] = parent.siblings = [new_sequence("x", parent.token_ids)]
+    scheduler.num_waiting += 1
+    update(scheduler, [(parent, 1)], {parent: 1, x: 2})
+    expect(
+        x.status is RUNNING and x.token_ids[6:] == [2],
+        because="the last piece of p's prompt was a single token, and x starts there all the same: a step of one token "
+        "isn't always a decode",
+    )
 
 
 @exercise("12.7")
@@ -301,7 +398,40 @@ def test_a_second_time_nothing_happens():
         0,
         because="b was ended twice, as when its caller leaves at its last token: the second time nothing may happen",
     )
-    expect(a.status is FINISHED, because="a was finished, and being aborted afterwards doesn't change that")
+    expect(
+        (a.status, b.status) == (FINISHED, FINISHED),
+        because="both were finished, one that ran and one that waited, and to be aborted afterwards changes nothing",
+    )
+
+
+@exercise("12.8")
+def test_what_it_computed_is_still_known():
+    scheduler = new_scheduler()
+    a = run(scheduler, new_sequence("a", 9))
+    before = list(a.token_ids)
+    scheduler.blocks.publish(a.block_table, a.token_ids, a.block_names, 8)
+    finish(scheduler, a)
+    expect_equal(a.token_ids, before, because="the caller reads its tokens after the end: they stay")
+    expect_equal(
+        len(scheduler.blocks.match(before)),
+        2,
+        because="a's two full blocks are free, and still known by their names: the next turn of its chat finds them. "
+        "`release` is enough; who forgets names empties the prefix cache",
+    )
+
+
+@exercise("12.8")
+def test_siblings_of_one_that_waits():
+    scheduler = new_scheduler()
+    parent = wait(scheduler, new_sequence("p", 5))
+    [x] = parent.siblings = [new_sequence("x", parent.token_ids)]
+    scheduler.num_waiting += 1
+    finish(scheduler, parent, ABORTED)
+    expect_equal(
+        queued(scheduler),
+        ["x"],
+        because="p was aborted before it ran, and x waited for it: it must be queued, whether p runs or waits",
+    )
 
 
 @exercise("12.8")

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from shared.inference.block_manager import BlockManager
+from shared.inference.block_manager import BlockManager, block_name
+from shared.inference.outputs import QueueFull
 from shared.inference.sampling import SamplingParams
 from shared.inference.scheduler import Scheduler
 from shared.inference.sequence import Sequence, SequenceStatus
@@ -29,6 +30,14 @@ def answer(prompt: list[int], seed: int, n: int) -> list[int]:
     for _ in range(n):
         token_ids.append(next_token(token_ids, seed))
     return token_ids[len(prompt) :]
+
+
+def names_of_full(token_ids: list[int], blocks: BlockManager, n: int) -> list[bytes]:
+    """The names of the blocks that the first n tokens fill."""
+    names, size = [blocks.root], blocks.block_size
+    for start in range(0, n - size + 1, size):
+        names.append(block_name(names[-1], token_ids[start : start + size]))
+    return names[1:]
 
 
 class Pool:
@@ -84,15 +93,18 @@ def storm(
     max_num_seqs = rng.randint(1, 5)
     budget = rng.randint(max_num_seqs, max_num_seqs + 6)
     blocks = blocks_of(num_blocks, block_size, prefix_caching=rng.random() < 0.85)
+    max_waiting, ageing_s = rng.choice([3, 100]), rng.choice([0.0, 2.5])
     scheduler = scheduler_of(
-        blocks, max_num_seqs, budget, max_model_len=10_000, max_waiting=100, ageing_s=rng.choice([0.0, 3.0])
+        blocks, max_num_seqs, budget, max_model_len=10_000, max_waiting=max_waiting, ageing_s=ageing_s
     )
     pool, count, clock = Pool(num_blocks, block_size), Counter[str](), 0.0
+    vouched: set[bytes] = set()  # the blocks behind which logits were seen
     turn: dict[Sequence, float] = {}  # what its urgency must be, from first to last
+    prompts: dict[Sequence, list[int]] = {}
     everyone: list[Sequence] = []
     todo = rng.randint(3, 10)
     while todo or scheduler.running or scheduler.num_waiting:
-        clock += 1
+        clock += rng.choice([0.0, 0.25, 1.0])
         count["steps"] += 1
         assert count["steps"] < 2000, "no progress"
         while todo and rng.random() < 0.6:
@@ -106,31 +118,46 @@ def storm(
                 for k in range(n)
             ]
             first.siblings = rest
-            scheduler.add(first)
+            full = scheduler.num_waiting + n > max_waiting + max_num_seqs - len(scheduler.running)
+            try:
+                scheduler.add(first)
+            except QueueFull:
+                assert full, "refused, and there was a place in the queue"
+                count["refused"] += 1
+                continue
+            assert not full, "more are queued than max_waiting"
             everyone += [first, *rest]
-            turn |= dict.fromkeys([first, *rest], clock + priority * scheduler.ageing_s)
+            prompts |= dict.fromkeys([first, *rest], prompt)
+            turn |= dict.fromkeys([first, *rest], clock + priority * ageing_s)
         before = list(scheduler.running)
         step = scheduler.schedule()
         check_step(scheduler, step, before, budget, turn)
         sampled = pool.run(step.scheduled, step.copies)
         live = [s for s in everyone if s.status in (RUNNING, WAITING)]
         if live and rng.random() < 0.15:  # while the step is in flight
-            scheduler.finish(rng.choice(live), SequenceStatus.ABORTED)
+            live.remove(gone := rng.choice(live))
+            scheduler.finish(gone, SequenceStatus.ABORTED)
+            assert gone.status is SequenceStatus.ABORTED, "aborted, and its status says something else"
+        for sequence in sampled:
+            vouched |= set(names_of_full(sequence.token_ids, blocks, len(sequence.token_ids)))
         scheduler.update(step, sampled)
+        assert all(s.status in (RUNNING, WAITING) for s in live), "a sequence was ended, and nobody called finish"
+        assert set(blocks._cached) <= vouched, "a block was published, and no logits vouch for what is in it"
         for sequence in sampled:
             if sequence.status is RUNNING and sequence.num_output_tokens == sequence.params.max_tokens:
                 scheduler.finish(sequence)
                 scheduler.finish(sequence)  # a second time nothing happens
+        for sequence, prompt in prompts.items():
+            assert sequence.token_ids[: sequence.num_prompt_tokens] == prompt, "its prompt isn't what it was"
         check_books(scheduler, blocks, everyone)
+        assert blocks.hit_tokens <= blocks.asked_tokens, "more tokens were hit than asked for"
         count["copies"] += len(step.copies)
         count["preempted"] += len(step.preempted)
         count["hits"] += sum(sequence.cached_tokens > 0 for sequence in step.admitted)
         count["chunks"] += sum(n > 1 and sequence not in sampled for sequence, n in step.scheduled)
     assert blocks.num_free == num_blocks, "blocks leaked"
     for sequence in everyone:
-        want = answer(
-            sequence.token_ids[: sequence.num_prompt_tokens], sequence.params.seed, sequence.params.max_tokens
-        )
+        want = answer(prompts[sequence], sequence.params.seed, sequence.params.max_tokens)
         got = sequence.output_ids
         if sequence.status is SequenceStatus.FINISHED:
             assert got == want, f"storm {seed}: a wrong answer"
@@ -156,8 +183,8 @@ def check_step(scheduler: Any, step: Any, before: list[Sequence], budget: int, t
     assert keys == sorted(keys), "the running are not in order of urgency"
     assert not (step.preempted and step.admitted), "someone came in by another's place"
     for gone in step.preempted:
-        assert gone in before
-        assert (gone.status, gone.block_table) == (WAITING, [])
+        assert gone in before, "someone was preempted who didn't run"
+        assert gone.status is WAITING, "preempted, and doesn't wait"
         assert all(turn[s] <= turn[gone] for s in scheduler.running), "the wrong one was sent away"
     if not step.preempted and sum(n for _, n in step.scheduled) < budget:
         short = [s for s, n in step.scheduled if n < s.num_missing]
@@ -173,13 +200,22 @@ def check_books(scheduler: Any, blocks: BlockManager, everyone: list[Sequence]) 
     blocks.check([sequence.block_table for sequence in everyone])
     for sequence in everyone:
         running = sequence.status is RUNNING
-        assert running == (sequence in scheduler.running)
+        assert running == (sequence in scheduler.running), "its status and the list of the running don't agree"
         assert running or not sequence.block_table, "holds blocks and doesn't run"
         if running:
             assert sequence.num_missing >= 1, "runs and misses nothing"
             assert len(set(sequence.block_table)) == len(sequence.block_table), "a block twice in one table"
-            assert len(sequence.block_table) >= blocks.blocks_for(sequence.num_computed_tokens)
-        assert sequence.cached_tokens < len(sequence.token_ids)
+            need = blocks.blocks_for(sequence.num_computed_tokens)
+            assert len(sequence.block_table) >= need, "fewer blocks than its computed tokens take"
+            full = names_of_full(sequence.token_ids, blocks, sequence.num_computed_tokens)
+            assert sequence.block_names == full[: len(sequence.block_names)], "the names are not its blocks'"
+        assert sequence.cached_tokens < len(sequence.token_ids), "all of it was found, and nothing is left to compute"
+    queued = Counter(sequence for *_, sequence in scheduler._heap if sequence.status is WAITING)
+    unborn = {s for parent in everyone for s in parent.siblings}
+    for sequence in everyone:
+        if sequence.status is WAITING:
+            want = 0 if sequence in unborn else 1
+            assert queued[sequence] == want, f"it waits, {queued[sequence]} times in the queue in place of {want}"
     assert scheduler.num_waiting == sum(sequence.status is WAITING for sequence in everyone), (
         "the queue's length is off"
     )

@@ -135,10 +135,9 @@ def test_what_retry_after_counts(monkeypatch):
             assert list(engine._service_times) == [12]
             model.before_step = turnstile = Turnstile(1)
             steps = model.steps
-            engine.generate([1], LONG, "running")
+            here = [engine.generate([1], LONG, "running")]
             await until(lambda: model.steps == steps + 2)  # its second step has begun, so the first is accounted for
-            engine.generate([1], LONG, "first")
-            engine.generate([1], LONG, "second")
+            here += [engine.generate([1], LONG, "first"), engine.generate([1], LONG, "second")]
             clock[0] += 5
             with pytest.raises(QueueFull) as refusal:
                 engine.check_place()
@@ -158,11 +157,9 @@ def test_waiting_is_shorter_where_many_are_served_at_a_time(monkeypatch):
         async with started(model, max_waiting=8, max_num_seqs=4) as engine:
             engine._service_times.append(20)
             with engine._changed:  # the thread sees all four together
-                for i in range(4):
-                    engine.generate([i], LONG, f"running {i}")
+                here = [engine.generate([i], LONG, f"running {i}") for i in range(4)]
             await until(lambda: model.steps == 2)
-            for i in range(8):
-                engine.generate([i], LONG, f"waiting {i}")
+            here += [engine.generate([i], LONG, f"waiting {i}") for i in range(8)]
             clock[0] += 8
             with pytest.raises(QueueFull) as refusal:
                 engine.check_place()

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from shared.inference.outputs import EngineStopped, GenerationError
-from tests.inference.engines import LONG, collect, run, scripted_engine, started, until
+from tests.inference.engines import LONG, collect, nothing_left, run, scripted_engine, started, until
 from tests.inference.scripted import ScriptedModel, Turnstile
 
 
@@ -71,8 +71,10 @@ def test_logits_that_are_not_numbers_fail_the_request():
             assert [answer.text for answer in (got[0], got[2])] == ["abc", "abc"]
             assert isinstance(got[1], GenerationError)
             assert "not finite" in str(got[1])
-            engine.generate([13], LONG, "nobody reads this one")
+            unread = engine.generate([13], LONG, "nobody reads this one")
             await until(lambda: not engine._requests)
+            with pytest.raises(GenerationError, match="not finite"):
+                await anext(unread)
 
     run(test)
 
@@ -132,6 +134,61 @@ def test_stop_ends_everything():
         assert not [t for t in threading.enumerate() if t.name == "engine"]
 
     run(test)
+
+
+def test_no_second_thread_beside_one_that_still_computes(monkeypatch, caplog):
+    """While stop waits for the step, and after it has left one behind: only when that has ended is there a start."""
+
+    async def test():
+        model = ScriptedModel("abc")
+        model.before_step = turnstile = Turnstile()
+        engine = scripted_engine(model)
+        for n, timeout in enumerate((20, 0.05)):
+            monkeypatch.setattr("shared.inference.async_engine.STOP_TIMEOUT_S", timeout)
+            engine.start()
+            outputs, steps = engine.generate([1], LONG, "a"), model.steps
+            await until(lambda steps=steps: model.steps == steps + 1)
+            stopping = asyncio.create_task(engine.stop())
+            await (stopping if n else asyncio.sleep(0.02))
+            with pytest.raises(RuntimeError, match="still computes its last step"):
+                engine.start()
+            with pytest.raises(EngineStopped):
+                await collect(outputs)
+            turnstile.allow(1)
+            await stopping
+            await until(lambda: not [t for t in threading.enumerate() if t.name == "engine"])
+        engine.start()
+        turnstile.allow(100)
+        assert (await collect(engine.generate([1], LONG, "a"))).text == "abc"
+        await engine.stop()
+        nothing_left(engine)
+
+    run(test)
+    assert "the engine has failed" not in caplog.text
+
+
+def test_what_the_engine_refuses_in_the_thread_is_one_request_s_failure(caplog):
+    """It shouldn't: all is checked before. If it does, nobody else pays for it."""
+
+    async def test():
+        async with started(ScriptedModel("abc")) as engine:
+            add = engine.engine.add_request
+
+            def refuse(request_id, *rest):
+                if request_id == "bad":
+                    raise TypeError("a bug")
+                add(request_id, *rest)
+
+            engine.engine.add_request = refuse
+            good, bad = engine.generate([1], LONG, "good"), engine.generate([2], LONG, "bad")
+            with pytest.raises(GenerationError, match="TypeError: a bug"):
+                await collect(bad)
+            assert (await collect(good)).text == "abc"
+            engine.engine.add_request = add
+            assert (await collect(engine.generate([2], LONG, "bad"))).text == "abc"
+
+    run(test)
+    assert "request bad failed" in caplog.text
 
 
 def test_stop_does_not_wait_for_ever(monkeypatch, caplog):

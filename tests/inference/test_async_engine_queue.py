@@ -1,6 +1,7 @@
 """The engine's queue: order, bounds, refusals, and callers who leave."""
 
 import asyncio
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -92,13 +93,14 @@ def test_every_answer_of_a_request_takes_a_place():
             engine.check_place(2)
             with pytest.raises(QueueFull):
                 engine.check_place(3)
-            engine.generate([1], LONG, "single")
+            single = engine.generate([1], LONG, "single")
             with pytest.raises(QueueFull):
                 engine.generate([1], SamplingParams(n=2), "too many")
             engine.abort("pair")
             assert [output.index async for output in pair] == [0, 1]
             engine.check_place(3)
             turnstile.allow(100)
+            assert (await collect(single)).text == "ab"
 
     run(test)
 
@@ -108,12 +110,15 @@ def test_the_more_urgent_goes_first():
         model = ScriptedModel("ab")
         model.before_step = turnstile = Turnstile()
         async with started(model, max_num_seqs=1) as engine:
-            engine.generate([0], LONG, "first")
+            first = engine.generate([0], LONG, "first")
             await until(lambda: model.steps == 1)
             asked = [engine.generate([p], LONG, f"{p}", priority=p) for p in (3, 1, 2)]
             turnstile.allow(100)
-            await asyncio.gather(*map(collect, asked))
+            await asyncio.gather(*map(collect, [first, *asked]))
             assert model.prompts == [[0], [1], [2], [3]]
+            for priority in (None, "high", math.nan, math.inf, 1.5, True, 10**6 + 1, -(10**400)):
+                with pytest.raises(ValueError, match="priority must be a whole number"):
+                    engine.generate([1], LONG, "bad", priority=priority)
 
     run(test)
 
@@ -123,13 +128,14 @@ def test_what_can_never_be_served_is_refused_before_the_queue():
         model = ScriptedModel("ab", context=50)
         model.before_step = turnstile = Turnstile()
         async with started(model, max_num_seqs=1, max_waiting=0) as engine:
-            engine.generate([1], LONG, "fills the queue")
+            first = engine.generate([1], LONG, "fills the queue")
             for prompt in ([], [1] * 50, [1] * 51, [999], [-1]):
                 with pytest.raises(ValueError, match="prompt"):
                     engine.generate(prompt, LONG, "bad")
             with pytest.raises(ValueError, match="'fills the queue' is in use"):
                 engine.generate([1], LONG, "fills the queue")
             turnstile.allow(100)
+            assert (await collect(first)).text == "ab"
 
     run(test)
 
@@ -220,6 +226,30 @@ def test_a_caller_who_leaves_frees_the_engine(leave):
             assert len((await collect(engine.generate([2], LONG, "b"))).token_ids) == 91
             assert model.prompts == [[1], [2]]
             assert model.batches[4:] == [[1]] * (len(model.batches) - 4)  # nothing was computed for the one who left
+
+    run(test)
+
+
+@pytest.mark.parametrize("leave", ["aclose", "drop", "cancel"])
+def test_a_caller_who_leaves_before_the_first_output_was_asked_for(leave):
+    async def test():
+        model = ScriptedModel("x" * 90)
+        model.before_step = turnstile = Turnstile()
+        async with started(model) as engine:
+            outputs = engine.generate([1], LONG, "a")
+            if leave == "aclose":
+                await outputs.aclose()
+                await outputs.aclose()
+            elif leave == "cancel":
+                task = asyncio.create_task(collect(outputs))
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                del task
+            del outputs
+            await until(lambda: not engine._requests)
+            turnstile.allow(1000)
+            assert len((await collect(engine.generate([2], LONG, "a"))).token_ids) == 91
+            assert len(model.batches) <= 92  # of the first at most one step
 
     run(test)
 

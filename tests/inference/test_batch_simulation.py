@@ -165,6 +165,37 @@ def test_measuring():
     assert times.step_s == (1.0, 2.0)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"batch_sizes": (1,)}, "batch_sizes"),
+        ({"batch_sizes": (2, 2)}, "batch_sizes"),
+        ({"batch_sizes": (0, 2)}, "batch_sizes"),
+        ({"lengths": (64, 16)}, "lengths"),
+        ({"steps": 0}, "steps"),
+        ({"repeats": 0}, "repeats"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_is(wrong, word):
+    with pytest.raises(ValueError, match=word):
+        measure_service_times(None, **wrong)
+
+
+def test_times_that_are_none():
+    with pytest.raises(ValueError, match="lengths"):
+        ServiceTimes((1, 2), (8,), ((0.1,), (0.2,)), (0.1, 0.2))
+    for times in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="times"):
+            TIMES.faster(times)
+    falling = ServiceTimes((1, 2), (8, 9), ((0.1, 0.1), (0.1, 0.1)), (0.2, 0.1))
+    assert falling.seconds(8, 8, 5) == pytest.approx(0.1)  # a step below zero seconds there is not
+    for seconds in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="batch of 1"):
+            simulate(trace_of(1), BatchPolicy(), lambda batch, seconds=seconds: seconds)
+    with pytest.raises(ValueError, match="no time"):
+        outcome(simulate(trace_of(1), BatchPolicy(max_wait_s=0.0), lambda batch: 0.0))
+
+
 def test_nobody_was_served():
     with pytest.raises(ValueError, match="nobody"):
         outcome([])

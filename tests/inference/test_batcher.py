@@ -1,11 +1,13 @@
 """The batcher, whole: on a clock that jumps with a scripted model, and with a tiny real one in a thread."""
 
 import asyncio
+import threading
+import time
 
 import pytest
 
 from shared.inference.batch_queue import BatchPolicy, BatchQueue
-from shared.inference.batcher import Batcher, DeadlineExceeded, model_batcher
+from shared.inference.batcher import Batcher, DeadlineExceeded, in_thread, model_batcher
 from shared.inference.generate import generate
 from shared.inference.outputs import EngineStopped, GenerationError, QueueFull
 from shared.inference.sampling import SamplingParams
@@ -94,6 +96,11 @@ def test_a_deadline_shorter_than_the_window_is_refused():
         async with Batcher(Model(), POLICY) as batcher:
             with pytest.raises(ValueError, match="timeout_s must be longer than the window"):
                 await batcher.submit([1], PARAMS, timeout_s=1.0)
+            for wrong in ("2", True):
+                with pytest.raises(ValueError, match="timeout_s"):
+                    await batcher.submit([1], PARAMS, timeout_s=wrong)
+            with pytest.raises(ValueError, match="params must be SamplingParams"):
+                await batcher.submit([1], None)
             return len(batcher.queue)
 
     assert run_virtual(scene()) == 0
@@ -157,6 +164,55 @@ def test_stop():
     assert again == ([0, 7], 3.5)
 
 
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemError("the model is gone")])
+def test_who_waits_hears_what_the_collector_died_of(error):
+    """Nobody stopped it: the one in the batch and the one who waits are told so, and it can be started again."""
+
+    class Dying(Batcher):
+        async def deliver(self, batch):
+            await asyncio.sleep(0.5)
+            raise error
+
+    async def scene():
+        batcher = Dying(Model(), BatchPolicy(max_batch_size=1))
+        batcher.start()
+        callers = [asyncio.ensure_future(batcher.submit([k], PARAMS)) for k in range(2)]
+        told = await asyncio.gather(*callers, return_exceptions=True)
+        with pytest.raises(EngineStopped, match="not running"):
+            await batcher.submit([1], PARAMS)
+        batcher.start()
+        await batcher.stop()
+        return told
+
+    for one in run_virtual(scene()):
+        assert isinstance(one, EngineStopped)
+        assert f"collector died of {type(error).__name__}" in str(one)
+
+
+def test_stopping_ends_the_batch_in_the_thread_at_its_next_step():
+    """A model that takes 0.02 s a step, asked for 200 tokens: it stops at once, and computes no further."""
+    tiny, calls = tiny_model(), []
+    begun = threading.Event()
+
+    class Slow:
+        config, parameters = tiny.config, tiny.parameters
+
+        def __call__(self, *given, **named):
+            calls.append(time.sleep(0.02))
+            begun.set()
+            return tiny(*given, **named)
+
+    async def scene():
+        async with Batcher(in_thread(Slow()), BatchPolicy(max_wait_s=0.0)) as batcher:
+            caller = asyncio.ensure_future(batcher.submit([1], SamplingParams(max_tokens=200)))
+            await asyncio.to_thread(begun.wait)
+        with pytest.raises(EngineStopped, match="was stopped"):
+            await caller
+
+    asyncio.run(scene())  # it waits for the thread
+    assert len(calls) < 100
+
+
 def test_buckets_and_the_long_one():
     """Lengths 5 to 8, 20 to 23, and one of 500: three kinds, no batch holds two of them."""
     policy = BatchPolicy(max_batch_size=4, max_wait_s=1.0, edges=(10, 100), long_from=400)
@@ -185,6 +241,18 @@ def test_buckets_and_the_long_one():
         {"max_waiting": 0},
         {"max_wait_s": -1},
         {"max_wait_s": float("nan")},
+        {"max_wait_s": None},
+        {"max_wait_s": "1"},
+        {"max_wait_s": True},
+        {"adaptive": "no"},
+        {"edges": None},
+        {"edges": 5},
+        {"edges": [8, 16]},
+        {"edges": ("a", "b")},
+        {"edges": (1.5,)},
+        {"edges": (-3, 4)},
+        {"long_from": None},
+        {"long_from": "x"},
         {"edges": (8, 8)},
         {"edges": (9, 8)},
         {"long_from": 0},
@@ -193,6 +261,21 @@ def test_buckets_and_the_long_one():
 def test_a_policy_names_the_wrong_field(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         BatchPolicy(**wrong)
+
+
+def test_an_adaptive_window_looks_at_its_own_bucket():
+    """Eight alone in eight buckets, batches of eight: nobody's batch has begun to fill, and all windows are whole."""
+    queue = BatchQueue(BatchPolicy(8, 1.0, adaptive=True, edges=(1, 2, 3, 4, 5, 6, 7)))
+
+    class One:
+        def __init__(self, length):
+            self.arrived, self.length = 0.0, length
+
+    for length in range(1, 9):
+        queue.add(One(length))
+    assert queue.due_at() == 1.0
+    queue.add(One(3))
+    assert queue.due_at() == pytest.approx(6 / 7)
 
 
 def test_discarding_from_the_queue():
@@ -237,6 +320,19 @@ def test_the_virtual_clock_knows_when_nothing_can_happen():
 
     with pytest.raises(Spinning):
         run_virtual(spin())
+
+    cleaned = []
+
+    async def spin_and_clean():
+        try:
+            await spin()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append(True)
+
+    with pytest.raises(Spinning):
+        run_virtual(spin_and_clean())
+    assert cleaned == [True]
 
     async def inside():
         return run_virtual(asyncio.sleep(5, "done"))

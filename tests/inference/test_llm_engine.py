@@ -1,15 +1,18 @@
 """LLMEngine: one request after the other is the oracle; then what a caller may do wrong, and what may fail."""
 
 import random
+import sys
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
+from shared.inference.engine_settings import free_bytes
 from shared.inference.generate import generate
 from shared.inference.llm_engine import LLMEngine
 from shared.inference.outputs import GenerationError, QueueFull, RequestOutput
+from shared.inference.sampler import logprobs_of
 from shared.inference.sampling import SamplingParams
 from shared.inference.scheduler import NeverFits
 from shared.inference.static_batch import static_batch
@@ -251,6 +254,18 @@ def test_an_aborted_request_keeps_its_blocks_until_the_step_is_over():
     check_idle(engine)
 
 
+def test_abort_of_an_unknown_id_in_flight_spares_a_later_request_of_that_name():
+    def leave_and_come(ids):
+        if turn.pop():
+            engine.abort("x")
+            engine.add_request("x", [7], SamplingParams(max_tokens=3))
+
+    turn = [False] * 20 + [True]
+    engine = LLMEngine(Hooked(leave_and_come), **SMALL)
+    engine.add_request("a", [1, 2], SamplingParams(max_tokens=3))
+    assert tokens(drain(engine)["x"]) == alone([7], SamplingParams(max_tokens=3))
+
+
 def test_an_id_is_free_again_after_its_abort():
     engine = LLMEngine(MODEL, **SMALL)
     engine.add_request("a", [1, 2], SamplingParams(max_tokens=3))
@@ -275,9 +290,7 @@ def test_ctrl_c_in_a_step_leaves_a_sound_engine():
     assert engine.generate([[7]], SamplingParams(max_tokens=3))[0].token_ids == alone([7], SamplingParams(max_tokens=3))
 
 
-def test_ctrl_c_ends_those_who_were_computing():
-    """Nobody knows what was written for them. Whoever was waiting is served by the next step."""
-
+def test_ctrl_c_drops_those_who_wait_too():
     def interrupt(ids):
         if 13 in ids[0].tolist():
             raise KeyboardInterrupt
@@ -285,9 +298,41 @@ def test_ctrl_c_ends_those_who_were_computing():
     engine = LLMEngine(Hooked(interrupt), **SMALL)
     engine.add_request("a", [13] * 9, SamplingParams(max_tokens=3))
     engine.add_request("b", [5], SamplingParams(max_tokens=3))
+    root = engine.blocks.root
     with pytest.raises(KeyboardInterrupt):
         engine.step()
-    assert {name: tokens(got) for name, got in drain(engine).items()} == {"b": alone([5], SamplingParams(max_tokens=3))}
+    assert not engine.has_unfinished
+    check_idle(engine)
+    assert engine.blocks.root == root, "the model's version is the same"
+    engine.add_request("b", [5], SamplingParams(max_tokens=3))
+    assert tokens(drain(engine)["b"]) == alone([5], SamplingParams(max_tokens=3))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_ctrl_c_on_any_line(seed):
+    """Between any two lines of the scheduler's, the blocks' or the engine's."""
+    engine, left = LLMEngine(MODEL, **SMALL), random.Random(seed).randrange(3000)
+    files = ("scheduler.py", "block_manager.py", "llm_engine.py")
+
+    def lines(frame, event, arg):
+        nonlocal left
+        left -= 1
+        if left == 0:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return lines
+
+    sys.settrace(lambda frame, event, arg: lines if frame.f_code.co_filename.endswith(files) else None)
+    try:
+        engine.generate([[1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 6], [9] * 9], SamplingParams(max_tokens=8))
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    check_idle(engine)
+    assert not engine.has_unfinished
+    [answer] = engine.generate([[7]], SamplingParams(max_tokens=3))
+    assert answer.token_ids == alone([7], SamplingParams(max_tokens=3))
 
 
 # Failing.
@@ -324,7 +369,8 @@ def test_nan_fails_one_request_alone(poisoned_model, where, caplog):
     assert "request sick failed" in caplog.text
 
 
-def test_nan_left_behind_hurts_nobody(poisoned_model):
+@pytest.mark.parametrize("n", [1, 2])
+def test_nan_left_behind_hurts_nobody(poisoned_model, n):
     """A prompt is read in pieces and aborted before its first token shows that it's sick. Its blocks go to others."""
     engine = LLMEngine(poisoned_model, **SMALL | {"num_blocks": 8})
     params = SamplingParams(max_tokens=9)
@@ -332,12 +378,11 @@ def test_nan_left_behind_hurts_nobody(poisoned_model):
         engine.add_request("sick", [POISON] * 20, params)
         assert engine.step() == []
         engine.abort("sick")
-        for k in range(2):
+        for k in range(n):
             engine.add_request(str(k), [k, k + 1], params)
         outputs = drain(engine)
-        assert [tokens(outputs[str(k)]) for k in range(2)] == [
-            alone([k, k + 1], params, poisoned_model) for k in range(2)
-        ]
+        want = [alone([k, k + 1], params, poisoned_model) for k in range(n)]
+        assert [tokens(outputs[str(k)]) for k in range(n)] == want
 
 
 def test_a_model_that_raises_fails_those_it_raises_for():
@@ -388,6 +433,39 @@ def test_a_copy_that_fails_is_made_again():
     assert not failures
 
 
+class FailsLate(Hooked):
+    """Computes and writes, and only then raises: in four of ten steps with several tokens."""
+
+    def forward(self, ids, *args, **kwargs):
+        logits = self.model(ids, *args, **kwargs)
+        if ids.shape[1] > 1 and self.before(ids) < 0.4:
+            raise RuntimeError("late")
+        return logits
+
+
+@pytest.mark.parametrize("seed", [87, 107, 111, 122, 123, 164, 176, 194])
+def test_a_step_that_fails_after_writing(seed):
+    """All are equally urgent. So a block that one was copied from can be another's in the same step, with new numbers
+    in it by the time the step is tried again."""
+    rng = random.Random(seed)
+    engine = LLMEngine(
+        FailsLate(lambda ids: rng.random()),
+        **SMALL | {"num_blocks": rng.randint(6, 9), "max_num_seqs": 6, "max_num_batched_tokens": 40},
+        clock=lambda: 0.0,
+    )
+    wanted = {}
+    for k in range(3):
+        prompt = [rng.randrange(90) for _ in range(rng.randint(2, 6))]
+        wanted[str(k)] = prompt, SamplingParams(rng.randint(3, 10), n=rng.choice([1, 2, 3]), temperature=1.0, seed=k)
+        engine.add_request(str(k), *wanted[str(k)])
+    for name, outputs in drain(engine).items():
+        prompt, params = wanted[name]
+        for k in range(params.n):
+            mine = [o for o in outputs if isinstance(o, RequestOutput) and o.index == k]
+            want = alone(prompt, replace(params, seed=params.seed + k))
+            assert tokens(mine) == (want if isinstance(outputs[-1], RequestOutput) else want[: len(mine)])
+
+
 def test_generate_says_which_prompt_failed(poisoned_model):
     engine = LLMEngine(poisoned_model, **SMALL)
     with pytest.raises(GenerationError) as failure:
@@ -419,8 +497,22 @@ def test_what_can_never_be_served_is_refused_at_once(prompt, params, words):
 def test_a_request_larger_than_the_pool():
     engine = LLMEngine(MODEL, **SMALL, max_model_len=200)  # the pool holds 64
     with pytest.raises(NeverFits, match="the pool has 16"):
-        engine.add_request("a", [1] * 30, SamplingParams(max_tokens=50))
-    assert len(engine.generate([[1] * 30], SamplingParams(max_tokens=35))[0].token_ids) == 35
+        engine.add_request("a", [1] * 70, SamplingParams(max_tokens=50))
+    [answer] = engine.generate([[1] * 30], SamplingParams(max_tokens=50))
+    assert (len(answer.token_ids), answer.finish_reason) == (34, "length"), "it ends with the pool"
+
+
+@pytest.mark.parametrize("priority", ["high", None, 1.5, float("nan"), 10**400, True])
+def test_a_priority_is_a_whole_number(priority):
+    engine = LLMEngine(MODEL, **SMALL)
+    with pytest.raises(ValueError, match="priority must be a whole number"):
+        engine.add_request("a", [1], SamplingParams(), priority=priority)
+    check_idle(engine)
+
+
+def test_parameters_that_are_none():
+    with pytest.raises(ValueError, match="params must be SamplingParams, not None"):
+        LLMEngine(MODEL, **SMALL).add_request("a", [1], None)
 
 
 def test_max_tokens_ends_with_the_context():
@@ -443,13 +535,28 @@ def test_the_queue_is_full():
     assert [a.token_ids for a in answers] == [alone([k], SamplingParams(max_tokens=2)) for k in range(12)]
 
 
-def test_settings_that_make_no_sense():
-    with pytest.raises(ValueError, match="max_model_len"):
-        LLMEngine(MODEL, max_model_len=1000)
-    with pytest.raises(ValueError, match="give one of them"):
-        LLMEngine(MODEL, num_blocks=4, kv_bytes=1000)
-    with pytest.raises(ValueError, match="10 bytes hold no block of 16 tokens, which takes"):
-        LLMEngine(MODEL, kv_bytes=10)
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"max_model_len": 1000}, "max_model_len must be from 2 to the model's context of 256, not 1000"),
+        ({"max_model_len": "8"}, "max_model_len must be a whole number of at least 1, not '8'"),
+        ({"num_blocks": 4, "kv_bytes": 1000}, "give one of them"),
+        ({"kv_bytes": 10}, "10 bytes hold no block of 16 tokens, which takes"),
+        ({"block_size": 0}, "block_size must be a whole number of at least 1, not 0"),
+        ({"max_num_seqs": 2.5}, "max_num_seqs must be a whole number of at least 1, not 2.5"),
+        ({"max_num_batched_tokens": True}, "max_num_batched_tokens must be a whole number"),
+        ({"max_waiting": None}, "max_waiting must be a whole number of at least 0, not None"),
+        ({"num_blocks": 1, "block_size": 1}, "no room for a prompt and an answer"),
+    ],
+)
+def test_settings_that_make_no_sense(settings, words):
+    with pytest.raises(ValueError, match=words):
+        LLMEngine(MODEL, **settings)
+
+
+def test_a_gpu_keeps_some_memory_free(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 5000))
+    assert free_bytes(torch.device("cuda")) == 900
 
 
 def test_generate_refuses_what_it_would_lose():
@@ -462,6 +569,25 @@ def test_generate_refuses_what_it_would_lose():
     engine.add_request("a", [1], SamplingParams(max_tokens=2))
     with pytest.raises(RuntimeError, match="other requests"):
         engine.generate([[1]], SamplingParams())
+
+
+def test_generate_has_the_engine_to_itself():
+    refused = []
+
+    def come(ids):
+        with pytest.raises(RuntimeError) as error:
+            engine.add_request("foo", [1], SamplingParams(max_tokens=2))
+        refused.append(str(error.value))
+        with pytest.raises(RuntimeError, match="other requests"):
+            engine.generate([[1]], SamplingParams(max_tokens=2))
+
+    engine = LLMEngine(Hooked(come), **SMALL)
+    [answer] = engine.generate([[1]], SamplingParams(max_tokens=2))
+    assert answer.token_ids == alone([1], SamplingParams(max_tokens=2))
+    assert refused == ["generate is answering other prompts; add requests when it has ended"] * 2
+    engine.model.before = engine.runner.model.before = lambda ids: None
+    engine.add_request("foo", [1], SamplingParams(max_tokens=2))
+    assert tokens(drain(engine)["foo"]) == answer.token_ids
 
 
 # Several answers, log-probabilities, end tokens.
@@ -508,6 +634,15 @@ def test_logprobs_are_the_models_own():
     assert plain.token_ids == answer.token_ids
     [bare] = LLMEngine(MODEL, **SMALL).generate([[1, 2, 3]], replace(params, logprobs=0))
     assert [entry.top for entry in bare.logprobs] == [[]] * 5
+
+
+def test_logprobs_leave_out_what_cannot_come_and_are_exact_in_16_bits():
+    logits = torch.tensor([0.0, -torch.inf, 2.0, -torch.inf], dtype=torch.bfloat16)
+    got = logprobs_of(logits, 2, SamplingParams(logprobs=3))
+    want = torch.tensor([0.0, 2.0], dtype=torch.float64).log_softmax(-1).tolist()
+    assert [id for id, _ in got.top] == [2, 0]
+    assert [value for _, value in got.top] == pytest.approx(want[::-1], rel=1e-5)
+    assert got.logprob == pytest.approx(want[1], rel=1e-5)
 
 
 def test_an_end_token_ends_the_answer_and_is_its_last():

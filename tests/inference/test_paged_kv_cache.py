@@ -1,5 +1,7 @@
 """The pool: what is written into slots is where one looks for it, and a block's size is that of real tensors."""
 
+import time
+
 import pytest
 import torch
 
@@ -66,3 +68,15 @@ def test_blocks_are_cleared_in_all_layers():
     for kv in (pool.keys, pool.values):
         assert not kv[:, [0, 2]].any()
         assert bool(kv[:, [1, 3]].isnan().all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_pool_begins_as_zeros_and_takes_no_memory_until_it_is_written(dtype):
+    pool = KVPool(TINY, num_blocks=3, block_size=4, dtype=dtype)
+    for numbers in (pool.keys, pool.values):
+        assert not numbers.any()
+        assert numbers.is_contiguous()
+        assert numbers.data_ptr() % 64 == 0
+    start = time.perf_counter()
+    KVPool(TINY, num_blocks=2**31 // bytes_per_block(TINY, 4), block_size=4)  # 2 GiB
+    assert time.perf_counter() - start < 0.2

@@ -15,6 +15,15 @@ from shared.inference.filters import apply_repetition_penalty, min_p_filter, pro
 from shared.inference.sampling import SamplingParams, candidates, likely_enough, sample, top_p_filter, uniform
 
 
+@pytest.fixture
+def one_thread():
+    """Threads that wait for one another spin, and spinning counts as processor time."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def expected_distribution(logits: list[float], params: SamplingParams) -> dict[int, float]:
     """Temperature, k likeliest, smallest set of mass >= p, share of the likeliest: by sums over sorted lists."""
     weights = {i: math.exp((x - max(logits)) / params.temperature) for i, x in enumerate(logits)}
@@ -143,7 +152,7 @@ def test_a_penalty_that_makes_no_sense_is_refused(there, penalty, message):
         apply_repetition_penalty(torch.tensor([0.0, 1.0, 2.0]), there, penalty)
 
 
-def test_the_penalty_of_a_long_answer_costs_little():
+def test_the_penalty_of_a_long_answer_costs_little(one_thread):
     """It's due for every token, over all before it. A sorted set of these takes more than a millisecond."""
     logits, there = torch.zeros(49152), [(7919 * i) % 49152 for i in range(8000)]
     best = math.inf
@@ -339,7 +348,7 @@ def test_top_k_keeps_k_of_the_largest(values, k):
 
 
 @pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(temperature=0.8, top_p=0.95, seed=1)])
-def test_a_row_of_a_real_vocabulary_costs_little(params):
+def test_a_row_of_a_real_vocabulary_costs_little(one_thread, params):
     """Well under a millisecond on a quiet machine; in processor time, and with a wide margin."""
     logits = 3 * torch.randn(49152, generator=torch.Generator().manual_seed(0))
     best = math.inf

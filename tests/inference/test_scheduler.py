@@ -101,8 +101,9 @@ def test_settings_that_make_no_sense():
         new_scheduler(max_num_batched_tokens=3)
     with pytest.raises(ValueError, match="at least 1"):
         new_scheduler(max_num_seqs=0)
-    with pytest.raises(ValueError, match="max_waiting and ageing_s"):
-        new_scheduler(max_waiting=-1)
+    for settings in ({"max_waiting": -1}, {"ageing_s": -1.0}, {"ageing_s": float("inf")}, {"ageing_s": float("nan")}):
+        with pytest.raises(ValueError, match="max_waiting and ageing_s"):
+            new_scheduler(**settings)
 
 
 def test_a_long_prompt_starves_no_stream():
@@ -269,3 +270,17 @@ def test_leaving_the_queue_is_cheap():
     assert time.process_time() - start < 1.0  # a search of the queue for each would take half a minute
     assert scheduler.num_waiting == 0
     assert not scheduler.schedule().scheduled
+
+
+def test_those_who_left_the_queue_are_forgotten():
+    """Somebody more urgent always waits, so they never come up; and a request is long."""
+    scheduler = new_scheduler(max_num_seqs=1, max_waiting=10)
+    for k in range(3):
+        scheduler.add(new_sequence(2, 300, first=10 * k))
+    step(scheduler)
+    for _ in range(300):
+        late = new_sequence(100, priority=5)
+        scheduler.add(late)
+        scheduler.finish(late, SequenceStatus.ABORTED)
+        assert len(scheduler._heap) <= 2 * (scheduler.num_waiting + 1) + 1
+    assert scheduler.num_waiting == 2

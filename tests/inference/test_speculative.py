@@ -53,6 +53,13 @@ def test_the_end_of_the_context():
     assert [t for piece in pieces for t in piece] == list(generate(model, [1, 2, 1, 2, 1, 2], params))
 
 
-def test_stop_texts_are_refused():
-    with pytest.raises(ValueError, match="stop"):
-        next(generate_with_lookup(MODEL, [1], SamplingParams(stop=("x",))))
+@pytest.mark.parametrize("params", [{"stop": ("x",)}, {"n": 2}, {"logprobs": 0}])
+def test_what_generate_refuses_is_refused(params):
+    with pytest.raises(ValueError, match="the engine's business"):
+        next(generate_with_lookup(MODEL, [1], SamplingParams(**params)))
+
+
+@pytest.mark.parametrize("most", [-1, 2.5])
+def test_guesses_are_counted(most):
+    with pytest.raises(ValueError, match="most must be a whole number"):
+        next(generate_with_lookup(MODEL, [1], SamplingParams(), most=most))

@@ -96,11 +96,53 @@ def test_nothing_to_do():
         ([[1]], SamplingParams(n=2), "n:"),
         ([[1]], SamplingParams(logprobs=1), "logprobs"),
         ([[1], [2]], [SamplingParams()], "1 params for 2 prompts"),
+        ([[1], [2]], [SamplingParams(), None], "params must be"),
+        ([[1]], None, "params must be"),
+        ([1, 2], SamplingParams(), "a list of token ids"),
+        ([[1.5]], SamplingParams(), "outside"),
     ],
 )
 def test_what_is_refused(prompts, params, word):
     with pytest.raises(ValueError, match=word):
         next(static_batch(MODEL, prompts, params))
+
+
+def counting(calls):
+    """The tiny model, which counts its calls."""
+
+    class Counting:
+        config, parameters = MODEL.config, MODEL.parameters
+
+        def __call__(self, *given, **named):
+            calls.append(given[0].shape)
+            return MODEL(*given, **named)
+
+    return Counting()
+
+
+def test_end_tokens_that_are_no_collection():
+    with pytest.raises(ValueError, match="eos_ids"):
+        next(static_batch(MODEL, [[1]], SamplingParams(), eos_ids=3))
+
+
+def test_what_is_wrong_in_the_last_batch_is_refused_before_the_first():
+    calls = []
+    with pytest.raises(ValueError, match="outside"):
+        next(static_batch(counting(calls), [[1], [2], [97]], SamplingParams(), batch_size=1, sort=False))
+    assert calls == []
+
+
+def test_a_batch_that_is_cancelled_ends_before_its_next_step():
+    """After three steps, of 20: what was chosen by then stays, and no later batch begins."""
+    params, calls = SamplingParams(max_tokens=20), []
+    found = answers(counting(calls), PROMPTS[:2], params, cancelled=lambda: len(calls) == 3)
+    assert found == [one[:3] for one in alone(PROMPTS[:2], [params] * 2)]
+    assert len(calls) == 3
+    calls.clear()
+    got = list(static_batch(counting(calls), PROMPTS[:3], params, 1, cancelled=lambda: len(calls) >= 3))
+    assert [k for k, _ in got] == [0, 0, 0]
+    assert answers(counting(calls), PROMPTS[:2], params, cancelled=lambda: True) == [[], []]
+    assert len(calls) == 3
 
 
 def test_a_batch_size_below_one():

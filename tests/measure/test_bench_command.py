@@ -73,7 +73,7 @@ def test_report(model, board, trace, tmp_path, stack):
     assert [row["output_tokens"] for row in report["requests"]] == [4, 3]
     assert [row["at"] for row in report["requests"]] == [0.0, 0.05]
     assert report["total"]["wall_s"] >= 0.05  # the second came no earlier
-    assert [row["name"] for row in scoreboard.load()] == [stack.replace("-", " ")]
+    assert [row["name"] for row in scoreboard.load()] == [stack.replace("-", " ") + " float64"]
 
 
 def test_json_alone_means_the_newest_stack(model, board, trace, tmp_path):
@@ -128,6 +128,20 @@ def test_bad_options(model, board, trace, tmp_path):
     refused("--trace", trace, "--json", tmp_path / "file" / "o.json", match="can't be written")
 
 
+@pytest.mark.parametrize(
+    ("options", "first"),
+    [(["--trace", "none.json"], "--trace"), (["--threads", "1"], "--threads"), (["--json", "o.json"], "--json")],
+)
+def test_options_before_a_subcommand_are_refused(options, first):
+    for command in (["engine"], ["mlp"], ["make-trace", "file.json"]):
+        refused(*options, *command, match=f"{first} stands before {command[0]}")
+
+
+def test_more_threads_than_any_machine_runs():
+    for command in ([], ["engine"], ["mlp"]):
+        assert "less than or equal to 256" in run(*command, "--threads", 100000, code=2)
+
+
 def test_broken_scoreboard_is_heard_of_first(model, board, trace):
     board.write_text("{")
     refused("--trace", trace, "--model", model, match="move it away")
@@ -147,6 +161,41 @@ def test_interrupted_run_keeps_its_report_off_the_board(model, board, trace, tmp
     report = json.loads(out.read_text())
     assert (report["interrupted"], report["total"]["requests"]) == (True, 1)
     assert not board.exists()
+
+
+def test_a_run_without_an_answer_shows_no_table(model, board, trace, monkeypatch):
+    def generate(prompt_ids, n):
+        if n != 2:  # 2: the warm-up
+            raise KeyboardInterrupt
+        yield from range(n)
+
+    monkeypatch.setattr(bench_stacks, "one_at_a_time", lambda stack, model: generate)
+    output = run("--trace", trace, "--stack", "naive", "--model", model, code=130)
+    assert "2 requests not counted: interrupted" in output
+    assert "tok/s" not in output
+
+
+def test_ctrl_c_ends_a_batch_that_runs_in_a_thread(model, trace, tmp_path):
+    """As typed: a batch of 250 steps, and Ctrl-C in the first of them."""
+    code = (
+        "import os, signal, sys, time\n"
+        "from shared.model.transformer import Transformer\n"
+        "real, calls = Transformer.forward, []\n"
+        "def slow(self, *given, **named):\n"
+        "    calls.append(time.sleep(0.05))\n"
+        "    if len(calls) == 10: os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return real(self, *given, **named)\n"
+        "Transformer.forward = slow\n"
+        "from chapters.bench import app\n"
+        "try: app(sys.argv[1:])\n"
+        "finally: print('steps:', len(calls))\n"
+    )
+    trace.write_text(json.dumps({"requests": [{"prompt_ids": [1], "max_new_tokens": 250}]}))
+    options = ["--stack", "window", "--trace", str(trace), "--model", str(model), "--json", str(tmp_path / "o.json")]
+    done = subprocess.run([sys.executable, "-c", code, *options], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 130, done.stderr
+    assert int(done.stdout.split("steps:")[1]) < 40
+    assert json.loads((tmp_path / "o.json").read_text())["interrupted"]
 
 
 def test_make_trace(tmp_path):

@@ -92,9 +92,9 @@ def test_peers_stand_beside_it_or_are_left_out_with_a_reason(model_dir, trace, t
         return group | {"first_tokens": [-1, -1]}
 
     monkeypatch.setattr(bench_engine, "run_peer", run_peer)
-    options = ["--peer", "transformers", "--peer", "openvino_fp32", "--peers-python", "other/python", "--threads", 2]
-    output = run("--json", tmp_path / "o.json", "--trace", trace, "--model", model_dir, *options)
-    assert asked == [(name, model_dir, 2, "other/python") for name in ("transformers", "openvino_fp32")]
+    options = ["--peer", "transformers", "--peer", "openvino_fp32", "--peers-python", "sh", "--threads", 2]
+    output = run("--json", tmp_path / "o.json", "--trace", trace, "--model", model_dir, *options, code=1)
+    assert asked == [(name, model_dir, 2, "sh") for name in ("transformers", "openvino_fp32")]
     report = json.loads((tmp_path / "o.json").read_text())
     assert report["transformers"]["first_tokens_as_ours"] == 0
     assert set(report["transformers"]) >= FOUR | {"setting"}
@@ -108,7 +108,7 @@ def test_ctrl_c_keeps_what_was_measured(model_dir, trace, tmp_path, few_steps, m
         raise KeyboardInterrupt
 
     monkeypatch.setattr(bench_engine, "run_peer", run_peer)
-    options = ["--trace", trace, "--model", model_dir, "--peers", "--keep"]
+    options = ["--trace", trace, "--model", model_dir, "--peers"]
     output = run("--json", tmp_path / "o.json", *options, code=130)
     assert "interrupted" in output
     report = json.loads((tmp_path / "o.json").read_text())
@@ -127,6 +127,9 @@ def test_a_context_too_short_is_said_before_the_run(model_dir, trace, tmp_path):
 def test_bad_input(model_dir, tmp_path):
     for arguments, match in (
         (["--peer", "llama"], "--peer llama: there is none of that name; there are transformers, llama_cpp_f32"),
+        (["--peers", "--peers-python", tmp_path / "python"], "--peers-python .*python: there is no such program"),
+        (["--keep", "--trace", tmp_path / "any.json"], "--keep is for the default trace and model"),
+        (["--keep", "--model", model_dir], "--keep is for the default trace and model"),
         (["--trace", tmp_path / "none.json"], "there is no such file"),
         (["--model", tmp_path / "none"], "no such folder"),
         (["--model", model_dir], "the default trace: requests"),  # its ids are another vocabulary's
@@ -145,6 +148,34 @@ def test_kept_numbers_stand_in_the_table(tmp_path):
     ours = "64 requests at once, 1 thread: 50 output tokens a second; one stream 26, prefill 300"
     assert first == f"| `python -m chapters bench engine` | {ours} | transformers: 20; 26, 300 |"
     assert second.startswith("| `python -m chapters bench engine --dtype int8` | 64 requests")
+
+
+def test_peers_stay_kept_when_the_engine_alone_is_measured_again(tmp_path):
+    (tmp_path / "solutions").mkdir()
+    setting = {"threads": 1, "trace": "t", "model": "m"}
+    peers = {"transformers": {"out_tok_s": 20.0}, "llama_cpp_f32": {"out_tok_s": 40.0}}
+    bench_table.record("engine", setting | peers | {"engine": {"out_tok_s": 50.0}, "skipped": {"a": "b"}}, tmp_path)
+    again = setting | {"engine": {"out_tok_s": 60.0}, "transformers": {"out_tok_s": 21.0}, "skipped": {}}
+    want = again | {"llama_cpp_f32": peers["llama_cpp_f32"]}
+    assert bench_table.with_kept_peers("engine", again, tmp_path) == want
+    assert bench_table.with_kept_peers("engine --dtype int8", again, tmp_path) == again
+    for other in ({"threads": 2}, {"trace": "u"}, {"model": "n"}):
+        assert bench_table.with_kept_peers("engine", again | other, tmp_path) == again | other
+
+
+def test_keep(monkeypatch):
+    """The whole way, and nothing is kept of a run that was interrupted."""
+    report = {"threads": 1, "trace": "t", "model": "m", "skipped": {}, "interrupted": False}
+    kept = []
+    monkeypatch.setattr(bench, "run_engine", lambda *given: report)
+    monkeypatch.setattr(bench, "record", lambda name, numbers: kept.append((name, numbers)) or "file")
+    monkeypatch.setattr(bench_table, "load", lambda root: {})
+    run("--keep")
+    run("--keep", "--dtype", "int8")
+    assert kept == [("engine", report), ("engine --dtype int8", report)]
+    report["interrupted"] = True
+    run("--keep", code=130)
+    assert len(kept) == 2
 
 
 def test_stopwatch_times_methods_for_as_long_as_asked(monkeypatch):

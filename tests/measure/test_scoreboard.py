@@ -117,6 +117,8 @@ def test_plot_goes_logarithmic_when_it_has_to():
 def test_plot_marks_rows_of_another_trace():
     figure = scoreboard.plot(rows(2.0, 25.0, traces=("old", "new")))
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["00 s0 *", "01 s1"]
+    other = [row | {"trace": "t", "model": f"m{k}"} for k, row in enumerate(rows(1.0, 2.0))]
+    assert [label.get_text() for label in scoreboard.plot(other).axes[0].get_yticklabels()] == ["00 s0 *", "01 s1"]
     assert "another trace" in figure.get_supxlabel()
 
 

@@ -99,6 +99,22 @@ def test_each_bad_parameter_is_refused_by_name(server, change, param):
     assert error["message"].startswith(("Unknown parameter: ", "Missing parameter: ")) or param in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"stop": ""}, 'stop[0]: must have at least 1 character, not "".'),
+        ({"stop": ["a"] * 5}, "stop: must have at most 4 items, not 5."),
+        ({"stop": 5}, "stop: must be a text or a list of texts, not 5."),
+        ({"messages": []}, "messages: must have at least 1 item, not 0."),
+        ({"messages": "Hi"}, 'messages: must be a list, not "Hi".'),
+        ({"user": 5}, "user: must be a text, not 5."),
+        ({"metadata": []}, "metadata: must be an object."),
+    ],
+)
+def test_the_words_are_for_callers(server, change, message):
+    assert refused(server, {**chat(), **change})["message"] == message
+
+
 def test_a_missing_parameter(server):
     for name in ("model", "messages"):
         body = chat()
@@ -160,6 +176,16 @@ def test_a_prompt_longer_than_the_context(server):
     assert "context is 200 tokens" in error["message"]
     for stream in (False, True):
         assert server.post(PATH, json=chat("x" * 200, stream=stream)).status_code == 400
+
+
+def test_a_prompt_longer_than_the_memory():
+    """The model would take it; the pool of 3 blocks of 16 tokens doesn't. The scripted prompt is 5 tokens longer."""
+    with serving("scripted", lambda: scripted(ScriptedModel("ab"), num_blocks=3)) as client:
+        error = refused(client, chat("x" * 43))
+        assert "48 tokens, and this server's KV memory is for 48" in error["message"]
+        assert "--kv-memory" in error["message"]
+        assert "context" not in error["message"]
+        assert client.post(PATH, json=chat("x" * 42)).status_code == 200
 
 
 def test_the_order_of_a_body_does_not_matter_and_spaces_are_fine(server):

@@ -7,6 +7,7 @@ import torch
 
 from shared.serving import kv_memory
 from shared.serving.kv_memory import available_memory, pool_size
+from shared.serving.settings import SettingError
 from tests.tiny import TINY
 
 CPU = torch.device("cpu")
@@ -37,11 +38,21 @@ def test_a_given_size(monkeypatch):
     monkeypatch.setattr(kv_memory, "available_memory", lambda: 5_000_000)
     assert pool_size(TINY, torch.float32, CPU, 4, kv_memory=1) == 1_000_000 // BLOCK
     assert pool_size(TINY, torch.float64, CPU, 4, kv_memory=1) == 1_000_000 // (2 * BLOCK)
-    with pytest.raises(ValueError, match=r"--kv-memory 6: only 5 MB"):
+    with pytest.raises(SettingError, match=r"--kv-memory 6: only 5 MB"):
         pool_size(TINY, torch.float32, CPU, 4, kv_memory=6)
+
+
+def test_too_little_for_a_chat(monkeypatch):
+    """256 tokens: 16 blocks of 7.68 MB."""
+    monkeypatch.setattr(kv_memory, "available_memory", lambda: 10**9)
     wide = replace(TINY, head_dim=10**4)
-    with pytest.raises(ValueError, match=r"--kv-memory 1: .* 7\.7 MB"):
-        pool_size(wide, torch.float32, CPU, 4, kv_memory=1)
+    with pytest.raises(SettingError, match=r"--kv-memory 122: .* 256 tokens takes 122\.9 MB, so give at least 123"):
+        pool_size(wide, torch.float32, CPU, 4, kv_memory=122)
+    assert pool_size(wide, torch.float32, CPU, 4, kv_memory=123) == 16
+    short = replace(wide, max_position_embeddings=40)
+    assert pool_size(short, torch.float32, CPU, 4, kv_memory=24) == 3
+    with pytest.raises(SettingError, match="give at least 24"):
+        pool_size(short, torch.float32, CPU, 4, kv_memory=23)
 
 
 def test_the_default_on_a_gpu(monkeypatch):

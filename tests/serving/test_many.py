@@ -161,7 +161,8 @@ def test_an_engine_that_has_failed_is_told(model, caplog):
         failed = client.post(PATH, json=chat())
         assert failed.status_code == 500
         assert "the engine has failed" in failed.json()["error"]["message"]
-        assert client.get("/health/ready").status_code == 503
+        ready = client.get("/health/ready")
+        assert (ready.status_code, ready.json()) == (503, {"status": "the engine has failed"})
         later = client.post(PATH, json=chat())
         assert later.status_code == 503
         assert later.json()["error"]["code"] == "engine_failed"

@@ -48,6 +48,7 @@ def test_a_model_that_cannot_be_loaded_is_reported():
         until(lambda: failures)
         assert str(failures[0]) == "broken weights"
         assert client.get("/health/ready").status_code == 503
+        assert client.post(PATH, json=chat()).json()["error"]["code"] == "shutting_down"  # and not "not ready yet"
 
 
 def test_models(server):
