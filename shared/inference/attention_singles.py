@@ -18,16 +18,17 @@ from shared.inference.paged_kv_cache import KVPool
 class SinglesStep(GatherStep):
     """A step whose single tokens go to a kernel.
 
-    tokens: [n], which of the step's tokens those are; tables: [n, n_blocks]; lengths: [n], how many tokens each sees.
+    pieces: the chunks of several tokens, each with its place in the step. tokens: [n], where the single ones are;
+    tables: [n, n_blocks]; lengths: [n], how many tokens each sees.
     """
 
     def __init__(self, backend: GatherBackend, pool: KVPool, chunks: Sequence[Chunk]) -> None:
         StepAttention.__init__(self, pool, chunks)
-        self.backend, self.groups = backend, []
+        self.backend, self.pieces = backend, []
         singles, first = [], 0
         for chunk in chunks:
             if chunk.n > 1:
-                self.groups.append(self._group([(first, chunk)]))
+                self.pieces.append((slice(first, first + chunk.n), self._group([(first, chunk)])))
             else:
                 singles.append((first, chunk))
             first += chunk.n
@@ -41,9 +42,9 @@ class SinglesStep(GatherStep):
     def attend(self, layer: int, q: Tensor, scale: float) -> Tensor:
         flat = q[0].transpose(0, 1).to(self.pool.keys.dtype)  # [tokens, heads, head_dim]
         out = torch.empty_like(flat, memory_format=torch.contiguous_format)
-        for group in self.groups:
-            picked = flat[group.tokens].transpose(0, 1)[None]  # [1, heads, queries, head_dim]
-            out[group.tokens] = self.attend_group(layer, picked, group, scale)[0].transpose(0, 1)
+        for own, group in self.pieces:
+            picked = flat[own].transpose(0, 1)[None]  # [1, heads, queries, head_dim]
+            out[own] = self.attend_group(layer, picked, group, scale)[0].transpose(0, 1)
         if len(self.tokens):
             self.attend_singles(layer, flat if flat.stride(2) == 1 else flat.contiguous(), out, scale)
         return out.transpose(0, 1)[None].to(q.dtype)  # [1, heads, tokens, head_dim]
