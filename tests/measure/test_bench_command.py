@@ -179,6 +179,7 @@ def test_ctrl_c_ends_a_batch_that_runs_in_a_thread(model, trace, tmp_path):
     """As typed: a batch of 250 steps, and Ctrl-C in the first of them."""
     code = (
         "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background job is born deaf to it
         "from shared.model.transformer import Transformer\n"
         "real, calls = Transformer.forward, []\n"
         "def slow(self, *given, **named):\n"
