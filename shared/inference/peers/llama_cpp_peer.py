@@ -32,7 +32,7 @@ class LlamaCpp:
     """A model, one batch for all calls, and a context that is made anew only for longer requests."""
 
     def __init__(self, library: Any, file: Path, threads: int) -> None:
-        self.library, self.threads = library, threads
+        self.llama, self.threads = library, threads
         library.llama_backend_init()
         self.model = library.llama_model_load_from_file(str(file).encode(), library.llama_model_default_params())
         if not self.model:
@@ -44,12 +44,12 @@ class LlamaCpp:
 
     def make_context(self, length: int) -> None:
         if self.context:
-            self.library.llama_free(self.context)
-        params = self.library.llama_context_default_params()
+            self.llama.llama_free(self.context)
+        params = self.llama.llama_context_default_params()
         params.n_ctx, params.n_seq_max, params.n_batch = SLOTS * length, SLOTS, BATCH
         params.n_threads = params.n_threads_batch = self.threads
         params.kv_unified = True  # one cache for all slots, as its server has: a fifth faster than one for each
-        self.context, self.length = self.library.llama_init_from_model(self.model, params), length
+        self.context, self.length = self.llama.llama_init_from_model(self.model, params), length
         if not self.context:
             raise ValueError(f"llama.cpp can't make a context of {SLOTS} times {length} tokens")
 
@@ -68,7 +68,7 @@ class LlamaCpp:
                 slot.tokens.append(token)
                 told(1)
                 if len(slot.tokens) == slot.request.max_new_tokens:
-                    self.library.llama_memory_seq_rm(self.library.llama_get_memory(self.context), number, -1, -1)
+                    self.llama.llama_memory_seq_rm(self.llama.llama_get_memory(self.context), number, -1, -1)
                     del running[number]
         return [slot.tokens for slot in work]
 
@@ -88,11 +88,11 @@ class LlamaCpp:
                 slot.read += 1
                 if last:
                     places[number] = place
-        if failure := self.library.llama_decode(self.context, self.batch):
+        if failure := self.llama.llama_decode(self.context, self.batch):
             raise ValueError(f"llama_decode returned {failure}")
         tokens = {}
         for number, place in places.items():
-            logits = self.library.llama_get_logits_ith(self.context, place)
+            logits = self.llama.llama_get_logits_ith(self.context, place)
             tokens[number] = int(np.ctypeslib.as_array(logits, shape=(self.vocab_size,)).argmax())
         return tokens
 
