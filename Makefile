@@ -26,7 +26,7 @@ serve: setup
 test: setup
 	$(PY) -m chapters build --check
 	$(PY) -m chapters verify
-	$(PY) -m pytest -q
+	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n 2 --dist loadfile
 	$(PY) -m chapters test-solved
 
 notebooks: setup
