@@ -109,6 +109,23 @@ def expect_raises(kind: type[Exception], because: str, match: str | None = None)
         raise Rejected(f"expected {kind.__name__}, and nothing was raised", because)
 
 
+@contextmanager
+def crash_means(because: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Reject with the likely cause when the block raises one of `kinds`. None named: anything but a slip of the pen (a
+    name that isn't there), whose own message says more."""
+    from chapters import Todo
+
+    try:
+        yield
+    except (Todo, Rejected):
+        raise
+    except Exception as error:
+        if not isinstance(error, kinds) if kinds else isinstance(error, NameError | AttributeError):
+            raise
+        rejected = Rejected(f"{type(error).__name__}: {error}", because)
+        raise rejected.with_traceback(error.__traceback__) from error
+
+
 def is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or hasattr(value, "detach")
 

@@ -1,15 +1,11 @@
 """The model once more, made of torch's own functions and complex numbers; and models that are wrong in known ways."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chapters import Todo
-from chapters.judge import Rejected
 from shared.model.config import ModelConfig
 
 
@@ -24,20 +20,6 @@ def likely(got: object, causes: dict[str, object]) -> str:
         if isinstance(got, Tensor) and got.shape == want.shape and torch.allclose(got.double(), want, rtol=1e-4):
             return f"likely: {cause}. "
     return ""
-
-
-@contextmanager
-def crash_means(because: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Reject with the likely cause when the block raises one of `kinds` (none named: anything)."""
-    try:
-        yield
-    except (Todo, Rejected):
-        raise
-    except Exception as error:
-        if kinds and not isinstance(error, kinds):
-            raise
-        rejected = Rejected(f"{type(error).__name__}: {error}", because)
-        raise rejected.with_traceback(error.__traceback__) from error
 
 
 def turned(x: Tensor, positions: list[int], theta: float) -> Tensor:

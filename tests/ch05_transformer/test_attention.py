@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from chapters.ch05_transformer.transformer import attention, causal_mask
-from chapters.judge import NO_RESULT, exercise, expect, expect_close, expect_equal
-from tests.ch05_transformer.oracle import crash_means, likely, normal
+from chapters.judge import NO_RESULT, crash_means, exercise, expect, expect_close, expect_equal
+from tests.ch05_transformer.oracle import likely, normal
 
 # 5.4 causal_mask
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from chapters.ch05_transformer import transformer
 from chapters.ch05_transformer.transformer import swiglu
-from chapters.judge import exercise, expect, expect_close, expect_equal
-from tests.ch05_transformer.oracle import crash_means, likely, normal
+from chapters.judge import crash_means, exercise, expect, expect_close, expect_equal
+from tests.ch05_transformer.oracle import likely, normal
 from tests.tiny import TINY
 
 # 5.6 swiglu

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from chapters.ch05_transformer import transformer
-from chapters.judge import NO_RESULT, exercise, expect, expect_close, expect_equal
+from chapters.judge import NO_RESULT, crash_means, exercise, expect, expect_close, expect_equal
 from shared.model.config import ModelConfig
 from tests.ch05_transformer import oracle
 from tests.model import variants
@@ -46,7 +46,7 @@ def judge(got: Tensor, want: Tensor, wrong: Sequence[tuple[str, Tensor]], becaus
 def with_caches(built: nn.Module, part: Tensor, caches: list, **how: bool) -> Tensor:
     """The reader's logits, or the likely cause why they stopped."""
     new, old = part.shape[1], caches[0].length
-    with oracle.crash_means(
+    with crash_means(
         f"{new} new tokens after {old} in the caches: the mask is [new, all] = [{new}, {old + new}], and each layer "
         "has its own cache, caches[i]"
     ):
@@ -299,7 +299,7 @@ def test_far_positions_in_bf16():
 def placed(built: nn.Module, tokens: Tensor, caches: list | None = None, **how: object) -> Tensor:
     """The reader's logits for a call with positions, or the likely cause why it stopped."""
     attending = caches is not None and not hasattr(caches[0], "length")
-    with oracle.crash_means(
+    with crash_means(
         "these caches have no `length`: they attend by themselves, and where positions are given, nobody need ask. "
         "`start` and caches[i] are all that is wanted"
         if attending
@@ -367,7 +367,7 @@ def test_a_given_mask_needn_t_be_causal():
 def test_rows():
     built, tokens = model(), ids(2, 6)
     want = oracle.logits(built.state_dict(), CONFIG, tokens)
-    with oracle.crash_means(
+    with crash_means(
         "rows are indices into length, as a tensor: ask `rows is None`, for a tensor of several numbers is neither "
         "true nor false; and cut after the layers, x[:, rows], for x[rows] would pick from the batch"
     ):

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from chapters.ch05_transformer.transformer import rmsnorm
-from chapters.judge import exercise, expect, expect_close, expect_equal
-from tests.ch05_transformer.oracle import crash_means, likely, normal
+from chapters.judge import crash_means, exercise, expect, expect_close, expect_equal
+from tests.ch05_transformer.oracle import likely, normal
 
 # 5.1 rmsnorm
 

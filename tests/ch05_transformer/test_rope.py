@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from chapters.ch05_transformer.rope import apply_rope, rope_tables
-from chapters.judge import exercise, expect, expect_close, expect_equal, expect_parts
-from tests.ch05_transformer.oracle import crash_means, likely, normal, turned
+from chapters.judge import crash_means, exercise, expect, expect_close, expect_equal, expect_parts
+from tests.ch05_transformer.oracle import likely, normal, turned
 
 # 5.2 rope_tables
 

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from chapters.ch09_kv_cache import kv_cache
-from chapters.judge import exercise, expect, expect_close, expect_equal, expect_parts, expect_raises
-from tests.ch09_kv_cache.words import crash_means
+from chapters.judge import crash_means, exercise, expect, expect_close, expect_equal, expect_parts, expect_raises
 
 SHAPES = "k and v are [batch, n_kv_heads, n, head_dim], and so are the cache's tensors with the capacity for n"
 

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from chapters.ch09_kv_cache import diagnosis
-from chapters.judge import exercise, expect_equal
+from chapters.judge import crash_means, exercise, expect_equal
 from shared.inference import faulty
-from tests.ch09_kv_cache.words import crash_means
 from tests.tiny import tiny_model
 
 PROMPT = [5, 17, 80]

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from chapters.ch09_kv_cache import filters
-from chapters.judge import exercise, expect, expect_close, expect_equal
-from tests.ch09_kv_cache.words import crash_means, likely, tensor
+from chapters.judge import crash_means, exercise, expect, expect_close, expect_equal
+from tests.ch09_kv_cache.words import likely, tensor
 
 INF, NAN = math.inf, math.nan
 

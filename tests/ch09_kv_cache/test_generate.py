@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from chapters.ch09_kv_cache import generate as loop
-from chapters.judge import Rejected, exercise, expect, expect_equal
+from chapters.judge import Rejected, crash_means, exercise, expect, expect_equal
 from shared.inference.sampling import SamplingParams, sample
-from tests.ch09_kv_cache.words import Adder, adder_answer, crash_means
+from tests.ch09_kv_cache.words import Adder, adder_answer
 from tests.tiny import TINY, tiny_model
 
 PROMPT = [5, 17, 80, 3, 3, 41, 9]

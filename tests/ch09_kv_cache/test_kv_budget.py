@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from chapters.ch09_kv_cache import kv_budget
-from chapters.judge import exercise, expect_equal
+from chapters.judge import crash_means, exercise, expect_equal
 from shared.inference.kv_cache import new_caches
 from shared.model.config import ModelConfig
-from tests.ch09_kv_cache.words import crash_means, expect_kind
+from tests.ch09_kv_cache.words import expect_kind
 
 
 def config(**changes) -> ModelConfig:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from chapters.ch09_kv_cache import sampling
-from chapters.judge import exercise, expect, expect_close, expect_equal
+from chapters.judge import crash_means, exercise, expect, expect_close, expect_equal
 from shared.inference.sampling import uniform
-from tests.ch09_kv_cache.words import crash_means, expect_kind
+from tests.ch09_kv_cache.words import expect_kind
 
 LOGITS = torch.tensor([0.2, 0.5, 0.3]).log()
 PARTS = "with probabilities 0.2, 0.5 and 0.3 token 0 has the part from 0 to 0.2, token 1 up to 0.7, token 2 the rest"

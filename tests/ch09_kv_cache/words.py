@@ -1,14 +1,11 @@
 """What the judges share: causes told by numbers, crashes that name their cause, and a model that counts."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from chapters import Todo
-from chapters.judge import NO_RESULT, Rejected, expect
+from chapters.judge import NO_RESULT, expect
 from tests.tiny import TINY
 
 
@@ -20,20 +17,6 @@ def likely(got: object, causes: dict[str, object]) -> str:
         if fits and torch.allclose(got.detach().double(), want, rtol=1e-3, atol=1e-6, equal_nan=True):
             return f"likely: {cause}. "
     return ""
-
-
-@contextmanager
-def crash_means(because: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Reject with the likely cause when the block raises one of `kinds` (none named: anything)."""
-    try:
-        yield
-    except (Todo, Rejected):
-        raise
-    except Exception as error:
-        if kinds and not isinstance(error, kinds):
-            raise
-        rejected = Rejected(f"{type(error).__name__}: {error}", because)
-        raise rejected.with_traceback(error.__traceback__) from error
 
 
 def expect_kind(got: object, kind: type, what: str) -> None:

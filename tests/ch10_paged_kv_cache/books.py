@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 from chapters.ch10_paged_kv_cache import block_manager
 from chapters.judge import Rejected
-from tests.ch05_transformer import oracle
 
 CALLS = 500  # more than any right answer makes of block_name in one call
 
@@ -23,19 +22,6 @@ def chain(root: bytes, token_ids: Sequence[int], block_size: int) -> list[bytes]
         before = name_of(before, token_ids[start : start + block_size])
         names.append(before)
     return names
-
-
-@contextmanager
-def crash_means(because: str) -> Iterator[None]:
-    """Reject with the likely cause when the block raises; but a slip of the pen (a name that isn't there) says more."""
-    slip = None
-    with oracle.crash_means(because):
-        try:
-            yield
-        except (NameError, AttributeError) as error:
-            slip = error
-    if slip is not None:
-        raise slip
 
 
 @contextmanager

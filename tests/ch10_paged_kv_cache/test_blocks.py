@@ -4,8 +4,8 @@ import random
 from collections import Counter
 
 from chapters.ch10_paged_kv_cache import block_manager
-from chapters.judge import NO_RESULT, Rejected, exercise, expect, expect_equal
-from tests.ch10_paged_kv_cache.books import crash_means, free_list, manager
+from chapters.judge import NO_RESULT, Rejected, crash_means, exercise, expect, expect_equal
+from tests.ch10_paged_kv_cache.books import free_list, manager
 
 # 10.3 take
 

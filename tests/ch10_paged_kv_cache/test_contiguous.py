@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from numbers import Integral
 
 from chapters.ch10_paged_kv_cache import contiguous
-from chapters.judge import NO_RESULT, Rejected, exercise, expect, expect_equal
-from tests.ch10_paged_kv_cache.books import crash_means
+from chapters.judge import NO_RESULT, Rejected, crash_means, exercise, expect, expect_equal
 
 
 def allocator(capacity: int, stretches: dict[str, tuple[int, int]]) -> contiguous.ContiguousAllocator:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from chapters.ch10_paged_kv_cache import block_manager
-from chapters.judge import NO_RESULT, Rejected, exercise, expect, expect_equal
-from tests.ch10_paged_kv_cache.books import chain, crash_means, free_list, manager, name_of, our_names
+from chapters.judge import NO_RESULT, Rejected, crash_means, exercise, expect, expect_equal
+from tests.ch10_paged_kv_cache.books import chain, free_list, manager, name_of, our_names
 
 BEGIN = bytes(range(16))
 
