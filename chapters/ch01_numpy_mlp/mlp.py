@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/model/mlp.py (version 77291cac7a57).
+# Yours to finish. Generated from shared/model/mlp.py (version 07a36437a00f).
 """A multilayer perceptron in NumPy: the forward pass, the losses, and every gradient derived by hand.
 
 Names: `x` goes into a function, `dout` is the loss's gradient with respect to what came out of it, and `dx`, `dw`, `db`
@@ -7,6 +7,7 @@ are the gradients with respect to what went in. A gradient always has the shape 
 
 from chapters import Todo
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ def linear(x: Array, w: Array, b: Array) -> Array:
     # end
 
 
-def linear_backward(dout: Array, x: Array, w: Array, need_dx: bool = True) -> tuple[Array | None, Array, Array]:
+def linear_backward(dout: Array, x: Array, w: Array, need_dx: bool = True) -> tuple[Any, Array, Array]:
     """Gradients of `linear`: how the loss changes with x, w and b, given how it changes with the output.
 
     dout: [batch, out]; x: [batch, in] and w: [out, in] as `linear` got them.

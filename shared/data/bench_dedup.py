@@ -133,7 +133,7 @@ def all_pairs(texts: Sequence[str], threshold: float = THRESHOLD, n: int = NGRAM
 
     whole, part = matrix(order), matrix(rare)
     i, j = sparse.triu(part @ part.T, k=1).nonzero()
-    found = []
+    found: list[tuple[int, int, float]] = []
     for at in range(0, len(i), 10_000):
         a, b = i[at : at + 10_000], j[at : at + 10_000]
         shared = whole[a].multiply(whole[b]).sum(axis=1)

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import ray
-import ray.data
+from ray.data import Dataset
 
 from shared.data.duplicates import THRESHOLD, fingerprint, likely
 from shared.data.lsh import band_keys, bucket_pairs, check_threshold, choose_bands, join, roots, verify
@@ -19,7 +18,6 @@ from shared.data.shingles import NGRAM, Array, shingles
 
 SHARDS = 64  # parts into which texts are dealt out so that those that have to meet are in the same part
 Batch = dict[str, Any]
-Dataset = ray.data.Dataset
 
 
 def deduplicate(

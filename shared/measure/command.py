@@ -19,7 +19,9 @@ def run_command(work: Callable[[], None], stopped: str, *errors: type[Exception]
         print(f"\n{stopped}", file=sys.stderr)
         return STOPPED
     except known as error:
-        of_a_file = isinstance(error, OSError) and error.filename and error.strerror
-        print(f"error: {error.filename}: {error.strerror}" if of_a_file else f"error: {error}", file=sys.stderr)
+        said = str(error)
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            said = f"{error.filename}: {error.strerror}"
+        print(f"error: {said}", file=sys.stderr)
         return WRONG
     return 0

@@ -85,7 +85,7 @@ async def _ask(send: Send, request: TraceRequest, record: RequestRecord, start: 
         record.streamed = pieces > 1 or len(record.token_times) == 1
 
 
-async def _run_all(jobs: list[Coroutine]) -> None:
+async def _run_all(jobs: list[Coroutine[Any, Any, None]]) -> None:
     """Run all jobs to their end, or to Ctrl-C: then they are cancelled and what they recorded remains."""
     tasks = [asyncio.ensure_future(job) for job in jobs]
     try:

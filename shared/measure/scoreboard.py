@@ -28,7 +28,7 @@ def record(name: str, chapter: int, report: dict[str, Any], path: Path | None = 
     total, latency = report["total"], report["latency"]
     if not total["requests"]:
         raise ValueError(f"no request was answered in the run of {name!r}, there is nothing to put on the scoreboard")
-    row = {
+    row: dict[str, Any] = {
         "name": name,
         "chapter": chapter,
         "output_tok_s": total["output_tok_s"],

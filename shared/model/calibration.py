@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from shared.measure.memory import free_unused_memory
-from shared.model.transformer import Layer, Linear, Transformer, linear
+from shared.model.transformer import Layer, Linear, RMSNorm, Transformer, linear
 
 
 def calibration_ids(encode: Callable[[str], Sequence[int]], n: int = 512) -> Tensor:
@@ -185,10 +185,10 @@ def smooth_layer(layer: Layer, seen: dict[str, ChannelMax], name: str, alpha: fl
     kv_heads = len(mixer.v_proj.weight) // mixer.head_dim
     per_head = scales("self_attn.o_proj", mixer.o_proj).view(kv_heads, -1, mixer.head_dim)  # [kv_heads, group, dim]
     per_head[:] = per_head.amax(dim=1, keepdim=True)
-    mixer.v_proj.weight /= per_head[:, 0].reshape(-1, 1)
+    mixer.v_proj.weight.div_(per_head[:, 0].reshape(-1, 1))
     if mixer.v_proj.bias is not None:
-        mixer.v_proj.bias /= per_head[:, 0].flatten()
-    mixer.o_proj.weight *= per_head.flatten()
+        mixer.v_proj.bias.div_(per_head[:, 0].flatten())
+    mixer.o_proj.weight.mul_(per_head.flatten())
 
 
 def scales_for(seen: ChannelMax, *weights: Tensor, alpha: float = 0.5) -> Tensor:
@@ -200,8 +200,8 @@ def scales_for(seen: ChannelMax, *weights: Tensor, alpha: float = 0.5) -> Tensor
     return smooth_scales(seen.value, columns, alpha)  # [channels]
 
 
-def _migrate(scales: Tensor, maker: nn.Module, *users: Linear) -> None:
+def _migrate(scales: Tensor, maker: Linear | RMSNorm, *users: Linear) -> None:
     """Divide what `maker` makes (a norm's weights [channels], a Linear's rows) and multiply the users' columns."""
-    maker.weight /= scales if maker.weight.dim() == 1 else scales[:, None]
+    maker.weight.div_(scales if maker.weight.dim() == 1 else scales[:, None])
     for user in users:
-        user.weight *= scales
+        user.weight.mul_(scales)

@@ -5,6 +5,7 @@ are the gradients with respect to what went in. A gradient always has the shape 
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ def linear(x: Array, w: Array, b: Array) -> Array:
     # end
 
 
-def linear_backward(dout: Array, x: Array, w: Array, need_dx: bool = True) -> tuple[Array | None, Array, Array]:
+def linear_backward(dout: Array, x: Array, w: Array, need_dx: bool = True) -> tuple[Any, Array, Array]:
     """Gradients of `linear`: how the loss changes with x, w and b, given how it changes with the output.
 
     dout: [batch, out]; x: [batch, in] and w: [out, in] as `linear` got them.

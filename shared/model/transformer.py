@@ -6,7 +6,7 @@ request remembers lives in the caches that the caller hands in.
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -108,6 +108,7 @@ class Cache(Protocol):
     def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]: ...  # [batch, kv_heads, n, head_dim]
 
 
+@runtime_checkable
 class AttendingCache(Protocol):
     """A cache that also attends: its keys and values needn't lie in one piece, nor belong to one sequence."""
 
@@ -171,13 +172,12 @@ class Attention(nn.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
         scale = self.head_dim**-0.5
-        if (attend := getattr(cache, "attend", None)) is not None:
-            out = attend(q, k, v, scale)  # [batch, heads, length, head_dim]
+        if isinstance(cache, AttendingCache):
+            out = cache.attend(q, k, v, scale)  # [batch, heads, length, head_dim]
         else:
             k, v = (k, v) if cache is None else cache.update(k, v)  # [batch, kv_heads, everything so far, head_dim]
             out = attention(q, k, v, mask, scale)  # [batch, heads, length, head_dim]
-        mixed: Tensor = self.o_proj(out.transpose(1, 2).flatten(2))  # [batch, length, dim]
-        return mixed
+        return self.o_proj(out.transpose(1, 2).flatten(2))  # [batch, length, dim]
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:2], -1, self.head_dim).transpose(1, 2)  # [batch, heads, length, head_dim]

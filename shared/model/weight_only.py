@@ -66,5 +66,6 @@ def quantize_weight_only(model: Transformer, bits: int = 4, group_size: int | No
             weight = module.weight
             del module.weight
             is_table = isinstance(module, Embedding) or module is quantized.lm_head
-            module.weight = GroupedWeight(weight, 8) if is_table else GroupedWeight(weight, bits, group_size)
+            grouped = GroupedWeight(weight, 8) if is_table else GroupedWeight(weight, bits, group_size)
+            module.weight = grouped  # type: ignore[assignment]  # from here on it has another kind of weight
     return quantized

@@ -60,7 +60,7 @@ def bench_mlp(
     def torch_epoch() -> tuple[float, float]:
         net = torch_mlp(mlp.MLP(sizes, np.random.default_rng(0)).params)
         kind = torch.optim.SGD if optimizer == "sgd" else torch.optim.Adam
-        options = {} if torch_variant == "default" else {torch_variant: True}
+        options: dict[str, Any] = {} if torch_variant == "default" else {torch_variant: True}
         updater = kind(net.parameters(), lr=LR, **options)
         rng = np.random.default_rng(1)
         return timed(lambda: train_torch_epoch(net, updater, tx, ty, rng))
