@@ -1,5 +1,6 @@
 # Every target sets up what it needs: Python 3.11 or newer is enough to start.
 #   make serve       chat with a real model at http://127.0.0.1:8000   (PORT=8001 for another port)
+#   make serve-cluster  the same from several replicas, over Ray   (REPLICAS=3 for another number; installs Ray)
 #   make test        the whole test command
 #   make setup       only the environment, in .venv
 #   make notebooks   open the book in Jupyter
@@ -8,12 +9,13 @@
 PYTHON ?= python3
 HOST ?= 127.0.0.1
 PORT ?= 8000
+REPLICAS ?= 2
 PY := .venv/bin/python
 # idle threads sleep, though not at once; chapters/__init__.py says why
 export OMP_WAIT_POLICY ?= PASSIVE
 export GOMP_SPINCOUNT ?= 20000
 
-.PHONY: serve test setup notebooks bench
+.PHONY: serve serve-cluster test setup notebooks bench
 .DEFAULT_GOAL := serve
 
 setup:
@@ -22,6 +24,10 @@ setup:
 
 serve: setup
 	@exec $(PY) -m shared.serving --host $(HOST) --port $(PORT)
+
+serve-cluster: setup
+	@$(PY) -c "import ray.serve" 2>/dev/null || $(PY) -m pip install -q -e ".[scale]"
+	@exec $(PY) -m shared.serving.cluster --replicas $(REPLICAS) --host $(HOST) --port $(PORT)
 
 test: setup
 	$(PY) -m chapters build --check

@@ -9,8 +9,9 @@ import typer
 
 from chapters.bench_display import print_engine, print_table, shown
 from chapters.bench_engine import Precision, choose_peers, run_engine
+from chapters.bench_service import Part, all_holds, print_end, run_service
 from chapters.bench_stacks import CHAPTER, CURRENT, Dtype, Stack, measure
-from chapters.bench_table import record, with_kept_peers
+from chapters.bench_table import record, with_kept_parts, with_kept_peers
 from chapters.console import console
 from chapters.regions import BookError
 from chapters.reports import prepare_output, write_report
@@ -169,6 +170,41 @@ def engine(
         console.print(f"{kept}: written; now python -m chapters build", markup=False)
     if any(name in report["skipped"] for name in peer or []):
         raise typer.Exit(1)  # asked for by name, and not measured
+
+
+@app.command()
+def service(
+    json: JsonOut = None,
+    part: Annotated[
+        list[Part] | None, typer.Option(help="only this part; may be given more than once; default: all but the soak")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.2, help="how long the soak lasts (30), and each level of the load (1.5)")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option(min=1, help="how many kills (10), fuzzed requests (10,000), rounds of others (3)")
+    ] = None,
+    model: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="a model's folder; default: SmolLM2-135M-Instruct")
+    ] = None,
+    keep: Keep = False,
+) -> None:
+    """Chapters 13 and 14: the whole server under load, with slow readers, kills and fuzz, and what HTTP costs.
+
+    Exit status 0: all that is promised holds; 1: something doesn't.
+    """
+    prepare_output(json)
+    report = run_service(part, minutes, count, model)
+    print_end(report)
+    if json is not None:
+        write_report(json, report)
+    if report["interrupted"]:
+        raise typer.Exit(130)
+    if keep:
+        kept = record("service", with_kept_parts(report))
+        console.print(f"{kept}: written; now python -m chapters build", markup=False)
+    if not all_holds(report):
+        raise typer.Exit(1)
 
 
 def refuse_options_before(command: str, context: typer.Context) -> None:

@@ -30,6 +30,15 @@ def engine_rows(r: Numbers) -> list[tuple[str, str]]:
     ]
 
 
+def service_rows(r: Numbers) -> list[tuple[str, str]]:
+    """A row for each part: what was promised, and what was measured."""
+    return [
+        (f"{part}: " + "; ".join(verdict["measured"] for verdict in group["verdicts"]),
+         "; ".join(verdict["promise"] for verdict in group["verdicts"]))
+        for part, group in r.items()
+    ]  # fmt: skip
+
+
 # command -> rows: what is measured and ours, what it is compared with
 ROWS: dict[str, Callable[[Numbers], list[tuple[str, str]]]] = {
     "mlp": lambda r: [
@@ -71,6 +80,7 @@ ROWS: dict[str, Callable[[Numbers], list[tuple[str, str]]]] = {
     ],
     "engine": engine_rows,
     "engine --dtype int8": engine_rows,
+    "service": service_rows,
 }
 
 
@@ -87,6 +97,14 @@ def with_kept_peers(name: str, report: Numbers, root: Path = ROOT) -> Numbers:
     if any(kept.get(key) != report[key] for key in ("trace", "model", "threads")):
         return report
     return {peer: kept[peer] for peer in PEERS if peer in kept} | report
+
+
+def with_kept_parts(report: Numbers, root: Path = ROOT) -> Numbers:
+    """The parts of a service's report, without their samples, and the kept ones of parts that it didn't measure."""
+    new = {part: group for part, group in report.items() if isinstance(group, dict) and "verdicts" in group}
+    for group in new.values():
+        group.pop("samples", None)
+    return load(root).get("service", {}) | new
 
 
 def load(root: Path = ROOT) -> dict[str, Numbers]:

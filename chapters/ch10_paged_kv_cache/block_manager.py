@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/inference/block_manager.py (version d5c115bdd0be).
+# Yours to finish. Generated from shared/inference/block_manager.py (version 8e94cecd609f).
 """Which sequence holds which blocks of the KV pool: reference counts, the prefix cache, and what is evicted when.
 
 A block has room for `block_size` tokens' keys and values, of every layer. This module deals in block numbers only; the
@@ -64,6 +64,17 @@ class BlockManager:
     @property
     def num_free(self) -> int:
         return len(self._free)
+
+    @property
+    def num_free_cached(self) -> int:
+        """How many of the free blocks the prefix cache can find."""
+        return sum(self.ref_counts[block] == 0 for block in self._cached.values())
+
+    def as_bytes(self) -> bytes:
+        """One byte for each block: how many hold it (254 and more as 254), 255 if it's free and can be found, 0 if it's
+        free and can't."""
+        held, names = self.ref_counts, self._names
+        return bytes(min(n, 254) if n else 0 if name is None else 255 for n, name in zip(held, names, strict=True))
 
     @property
     def hit_rate(self) -> float:

@@ -9,25 +9,29 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean
 from typing import Any
 
-from shared.data.fallback_tokenizer import LibraryTokenizer
-from shared.data.tokenizer import Tokenizer
+from shared.inference.answer_text import EngineTokenizer
+from shared.inference.async_outputs import OutputQueue, Outputs
+from shared.inference.engine_settings import check_resumed
 from shared.inference.llm_engine import LLMEngine
 from shared.inference.outputs import EngineStopped, GenerationError, QueueFull, RequestOutput
 from shared.inference.sampling import SamplingParams
+from shared.inference.step_meter import MeteredStep, RequestNotes, StepMeter
 from shared.model.transformer import Transformer
+from shared.observability.cost import share_step
+from shared.observability.trace import RequestTrace, StepStats
 
 logger = logging.getLogger(__name__)
 
 WARM_UP_ID = "warm-up"  # a request with this id says nothing about how long others take
 STOP_TIMEOUT_S = 10.0  # a step takes less on any model this engine is for
 
-Deliveries = Sequence[tuple["_Request", RequestOutput | Exception]]
+Deliveries = Sequence[tuple["_Request", RequestOutput | Exception | None]]  # None: nothing but the end
 
 
 @dataclass(eq=False)
@@ -40,29 +44,11 @@ class _Request:
     priority: int
     loop: asyncio.AbstractEventLoop
     open: set[int]
-    outputs: asyncio.Queue[RequestOutput | Exception] = field(default_factory=asyncio.Queue)
+    notes: RequestNotes | None = None
+    on_end: Callable[[], None] | None = None
+    resumed: tuple[list[int], int] = ([], 0)  # output_ids and index, as add_request takes them
+    outputs: OutputQueue = field(default_factory=asyncio.Queue)
     started: float | None = None  # when the first step that had some of it began
-
-
-class Outputs(AsyncIterator[RequestOutput]):
-    """One request's outputs: an async generator that knows when it is closed or dropped before it was begun, too."""
-
-    def __init__(
-        self, outputs: AsyncGenerator[RequestOutput, None], request: _Request, leave: Callable[[_Request], None]
-    ) -> None:
-        self._outputs, self._request, self._leave = outputs, request, leave
-
-    async def __anext__(self) -> RequestOutput:
-        return await anext(self._outputs)
-
-    async def aclose(self) -> None:
-        await self._outputs.aclose()
-        self._leave(self._request)
-
-    def __del__(self) -> None:
-        if self._request.open:  # not here: where garbage is collected, the engine's books may be in disorder
-            with suppress(RuntimeError):  # the loop is closed
-                self._request.loop.call_soon_threadsafe(self._leave, self._request)
 
 
 class AsyncLLMEngine:
@@ -71,14 +57,21 @@ class AsyncLLMEngine:
     settings: LLMEngine's, such as max_model_len, max_num_seqs, num_blocks or kv_bytes, attention.
     """
 
-    def __init__(
-        self, model: Transformer, tokenizer: Tokenizer | LibraryTokenizer, max_waiting: int = 16, **settings: Any
-    ) -> None:
+    def __init__(self, model: Transformer, tokenizer: EngineTokenizer, max_waiting: int = 16, **settings: Any) -> None:
         if max_waiting < 0:
             raise ValueError(f"max_waiting must be at least 0, not {max_waiting}")
-        self.engine = LLMEngine(model, tokenizer, max_waiting=max_waiting, **settings)
-        self.max_waiting = max_waiting
-        self.places = max_waiting + self.engine.scheduler.max_num_seqs  # for answers, running or waiting
+        self._begin(LLMEngine(model, tokenizer, max_waiting=max_waiting, **settings))
+
+    @classmethod
+    def over(cls, engine: LLMEngine) -> "AsyncLLMEngine":
+        """Serve with an engine that is there already, and nobody else's; its own max_waiting counts."""
+        served = cls.__new__(cls)
+        served._begin(engine)
+        return served
+
+    def _begin(self, engine: LLMEngine) -> None:
+        self.engine, self.max_waiting = engine, engine.scheduler.max_waiting
+        self.places = self.max_waiting + self.engine.scheduler.max_num_seqs  # for answers, running or waiting
         self._changed = threading.Condition()  # guards everything below but _serving; may be taken twice
         self._requests: dict[str, _Request] = {}  # the unfinished ones
         self._arrived: list[_Request] = []  # of those, the ones that the thread hasn't seen yet
@@ -86,11 +79,12 @@ class AsyncLLMEngine:
         self._serving: dict[str, _Request] = {}  # the thread's own: what `engine` knows of
         self._service_times: deque[float] = deque(maxlen=8)  # seconds, of the latest requests
         self._thread: threading.Thread | None = None
-        self._stopped = "the engine is not running"  # why it takes no requests; empty while it does
+        self.stopped = "the engine is not running"  # why it takes no requests; empty while it does
+        self.on_step: Callable[[StepStats], None] = lambda stats: None  # called by the engine's thread
 
     @property
     def running(self) -> bool:
-        return not self._stopped
+        return not self.stopped
 
     def start(self) -> None:
         """Start serving. Raises RuntimeError when started already, or when a step from before still runs."""
@@ -100,7 +94,7 @@ class AsyncLLMEngine:
                 raise RuntimeError(f"the engine {why}")
             thread = threading.Thread(target=self._run, name="engine", daemon=True)
             thread.start()
-            self._thread, self._stopped = thread, ""  # the thread looks at it when this lock is free
+            self._thread, self.stopped = thread, ""  # the thread looks at it when this lock is free
 
     async def stop(self) -> None:
         """End every request with EngineStopped and wait for the thread, which takes one step of the model at most.
@@ -118,19 +112,33 @@ class AsyncLLMEngine:
                 logger.warning("the engine is still computing after %.0f s; leaving it behind", STOP_TIMEOUT_S)
 
     def generate(
-        self, prompt_ids: Sequence[int], params: SamplingParams, request_id: str, priority: int = 0
-    ) -> "Outputs":
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        request_id: str,
+        priority: int = 0,
+        trace: RequestTrace | None = None,
+        on_end: Callable[[], None] | None = None,
+        output_ids: Sequence[int] = (),
+        index: int = 0,
+    ) -> Outputs:
         """Queue a request, at once, and return its outputs. Leaving the iteration early aborts the request, and so does
         dropping the outputs unread.
 
         With params.n > 1 outputs of all answers come as they are made; `index` says whose they are. priority: lower is
-        sooner. Raises, before anything is queued: ValueError for a prompt that can't be served, a priority that is none
-        or an id in use; QueueFull, EngineStopped. The iteration raises GenerationError when the request fails,
-        EngineStopped when the engine stops.
+        sooner. trace: RequestNotes fills it in. on_end: called once, on this event loop, when the engine is done with
+        the request, however it ended, read or not. output_ids, index: see LLMEngine.add_request. Raises, before
+        anything is queued: ValueError for a prompt that can't be served, a priority that is none or an id in use;
+        QueueFull, EngineStopped. The iteration raises GenerationError when the request fails, EngineStopped when the
+        engine stops.
         """
         params = self.engine.check(prompt_ids, params, priority)
-        loop, answers = asyncio.get_running_loop(), set(range(params.n))
-        request = _Request(request_id, list(prompt_ids), params, priority, loop, answers)
+        if output_ids:
+            check_resumed(output_ids, params, self.engine.model.config.vocab_size)
+        loop, answers = asyncio.get_running_loop(), set(range(index, index + params.n))
+        notes = None if trace is None else RequestNotes(trace, len(prompt_ids), self.engine.pool.block_size)
+        resumed = list(output_ids), index
+        request = _Request(request_id, list(prompt_ids), params, priority, loop, answers, notes, on_end, resumed)
         with self._changed:
             if request_id in self._requests:
                 raise ValueError(f"request id {request_id!r} is in use")
@@ -138,13 +146,13 @@ class AsyncLLMEngine:
             self._requests[request_id] = request
             self._arrived.append(request)
             self._changed.notify()
-        return Outputs(self._outputs(request), request, self._leave)
+        return Outputs(request.outputs, params.n, partial(self._leave, request), loop)
 
     def check_place(self, n: int = 1) -> None:
         """Raises what generate would raise now, whatever the prompt: QueueFull or EngineStopped."""
         with self._changed:
-            if self._stopped:
-                raise EngineStopped(self._stopped)
+            if self.stopped:
+                raise EngineStopped(self.stopped)
             if sum(len(request.open) for request in self._requests.values()) + n > self.places:
                 raise QueueFull(self.retry_after())
 
@@ -168,18 +176,6 @@ class AsyncLLMEngine:
             if (request := self._requests.get(request_id)) is not None:
                 self._end(request, [RequestOutput("", [], "abort", index) for index in sorted(request.open)])
 
-    async def _outputs(self, request: _Request) -> AsyncGenerator[RequestOutput, None]:
-        unfinished = request.params.n
-        try:
-            while unfinished:
-                output = await request.outputs.get()
-                if isinstance(output, Exception):
-                    raise output
-                unfinished -= output.finish_reason is not None
-                yield output
-        finally:
-            self._leave(request)
-
     def _leave(self, request: _Request) -> None:
         """Nobody reads on."""
         with self._changed:
@@ -192,11 +188,11 @@ class AsyncLLMEngine:
         del self._requests[request.id]
         self._left.append(request)
         self._changed.notify()
-        _send(request.loop, [(request, output) for output in last])
+        _send(request.loop, [(request, output) for output in (*last, None)])
 
     def _close(self, why: Exception) -> None:
         """Take no more requests and end those there are. The caller holds the lock."""
-        self._stopped = self._stopped or str(why)
+        self.stopped = self.stopped or str(why)
         for request in list(self._requests.values()):
             self._end(request, [why])
         self._changed.notify()
@@ -206,10 +202,12 @@ class AsyncLLMEngine:
     def _run(self) -> None:
         """Step while there is work, sleep while there is none, for ever."""
         why: Exception = EngineStopped("the engine was stopped")
+        meter = StepMeter(self.engine, time.monotonic)
         try:
             while self._take_in():
-                began = time.monotonic()
-                self._hand_over(self.engine.step(), began)
+                metered = meter.step()
+                self._hand_over(metered)
+                self.on_step(metered.stats)
         except BaseException as error:  # not a request's failure: those are outputs
             logger.exception("the engine has failed")
             why = GenerationError(f"the engine has failed: {type(error).__name__}: {error}")
@@ -223,8 +221,8 @@ class AsyncLLMEngine:
     def _take_in(self) -> bool:
         """Between steps: wait for work, and apply what callers have asked for. False when the engine is to stop."""
         with self._changed:
-            self._changed.wait_for(lambda: self._serving or self._arrived or self._left or self._stopped)
-            if self._stopped:
+            self._changed.wait_for(lambda: self._serving or self._arrived or self._left or self.stopped)
+            if self.stopped:
                 return False
             left, arrived = self._left, [request for request in self._arrived if request.open]
             self._left, self._arrived = [], []
@@ -234,7 +232,8 @@ class AsyncLLMEngine:
         for request in arrived:
             self._serving[request.id] = request
             try:
-                self.engine.add_request(request.id, request.prompt_ids, request.params, request.priority)
+                asked = request.prompt_ids, request.params, request.priority
+                self.engine.add_request(request.id, *asked, *request.resumed)
             except Exception as error:  # it was checked before, so this is a bug; the others needn't pay for it
                 logger.exception("request %s failed", request.id)
                 failure = GenerationError(f"{type(error).__name__}: {error}")
@@ -243,13 +242,20 @@ class AsyncLLMEngine:
                         self._end(request, [failure])
         return True
 
-    def _hand_over(self, outputs: Sequence[tuple[str, RequestOutput | GenerationError]], began: float) -> None:
+    def _hand_over(self, metered: MeteredStep) -> None:
         """Give a step's outputs to their callers: one wake-up for each event loop, however many of them live on it."""
-        deliveries: dict[asyncio.AbstractEventLoop, list[tuple[_Request, RequestOutput | Exception]]] = {}
+        deliveries: dict[asyncio.AbstractEventLoop, list[tuple[_Request, RequestOutput | Exception | None]]] = {}
+        stats, outputs = metered.stats, metered.outputs
+        began = stats.at - stats.seconds
         with self._changed:
-            for sequence in self.engine.scheduler.running:
-                request = self._serving[sequence.request_id]
+            for request_id, cached_tokens in metered.admitted.items():
+                request = self._serving[request_id]
                 request.started = began if request.started is None else request.started
+                if request.notes is not None:
+                    request.notes.started(began, cached_tokens)
+            for request_id, seconds in share_step(stats.seconds, metered.tokens).items():
+                if (notes := self._serving[request_id].notes) is not None:
+                    notes.spent(seconds)
             for request_id, output in outputs:
                 request = self._serving[request_id]
                 if not request.open:
@@ -257,7 +263,7 @@ class AsyncLLMEngine:
                 deliveries.setdefault(request.loop, []).append((request, output))
                 self._note(request, output, began)
         for loop, items in deliveries.items():
-            if not _send(loop, items):
+            if not _send(loop, items, stats.num_running):
                 with self._changed:
                     for request in {request for request, _ in items if request.open}:
                         self._end(request, [])
@@ -274,12 +280,18 @@ class AsyncLLMEngine:
                 self._service_times.append(time.monotonic() - (began if request.started is None else request.started))
 
 
-def _send(loop: asyncio.AbstractEventLoop, items: Deliveries) -> bool:
+def _send(loop: asyncio.AbstractEventLoop, items: Deliveries, num_running: int = 0) -> bool:
     """Put outputs into their callers' queues, from any thread. False when the callers' event loop is closed."""
 
     def deliver() -> None:
         for request, output in items:
-            request.outputs.put_nowait(output)
+            if output is not None:
+                request.outputs.put_nowait(output)
+            if request.notes is not None and isinstance(output, RequestOutput):
+                request.notes.output(output, num_running)
+            if request.on_end is not None and not request.open:
+                on_end, request.on_end = request.on_end, None
+                on_end()
 
     try:
         loop.call_soon_threadsafe(deliver)

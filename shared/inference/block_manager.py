@@ -64,6 +64,17 @@ class BlockManager:
         return len(self._free)
 
     @property
+    def num_free_cached(self) -> int:
+        """How many of the free blocks the prefix cache can find."""
+        return sum(self.ref_counts[block] == 0 for block in self._cached.values())
+
+    def as_bytes(self) -> bytes:
+        """One byte for each block: how many hold it (254 and more as 254), 255 if it's free and can be found, 0 if it's
+        free and can't."""
+        held, names = self.ref_counts, self._names
+        return bytes(min(n, 254) if n else 0 if name is None else 255 for n, name in zip(held, names, strict=True))
+
+    @property
     def hit_rate(self) -> float:
         """The share of the tokens asked for that were found in the prefix cache, 0 to 1."""
         return self.hit_tokens / max(self.asked_tokens, 1)

@@ -1,9 +1,14 @@
 """What an engine is asked for, at its start and with a request: is it possible? And how large may the pool be?"""
 
+from collections.abc import Sequence as SequenceOf
+from dataclasses import replace
+
 import torch
 
+from shared.inference.generate import check_prompt
 from shared.inference.paged_kv_cache import bytes_per_block
 from shared.inference.sampling import SamplingParams
+from shared.inference.scheduler import Scheduler
 from shared.model.config import ModelConfig
 
 DEFAULT_KV_BYTES = 2**30  # for keys and values on a CPU; on a GPU it's what is free
@@ -32,8 +37,32 @@ def check_request(params: object, priority: object) -> None:
     """Raise ValueError for parameters that are none, and for a priority that can't be weighed."""
     if not isinstance(params, SamplingParams):
         raise ValueError(f"params must be SamplingParams, not {params!r}")
+    if params.seed + params.n > 2**63:
+        raise ValueError(f"seed: {params.seed} leaves no seeds for {params.n} answers; the largest is 2**63 - 1")
     if type(priority) is not int or abs(priority) > MAX_PRIORITY:
         raise ValueError(f"priority must be a whole number between {-MAX_PRIORITY:,} and {MAX_PRIORITY:,}")
+
+
+def honoured(
+    prompt_ids: SequenceOf[int], params: SamplingParams, priority: int, vocab_size: int, scheduler: Scheduler
+) -> SamplingParams:
+    """A request's parameters as they can be honoured: max_tokens ends with the context, or the pool. Raises ValueError,
+    and says why, for what can't be served now or ever."""
+    check_request(params, priority)
+    check_prompt(prompt_ids, vocab_size, scheduler.max_model_len)
+    blocks = scheduler.blocks
+    room = min(scheduler.max_model_len, blocks.num_blocks * blocks.block_size) - len(prompt_ids)
+    params = replace(params, max_tokens=min(params.max_tokens, max(room, 1)))
+    scheduler.check_fits(len(prompt_ids), params.max_tokens, params.n)
+    return params
+
+
+def check_resumed(output_ids: SequenceOf[int], params: SamplingParams, vocab_size: int) -> None:
+    """Raise ValueError for tokens that no answer can go on behind. One that they have ended, its text finds out."""
+    if params.n != 1:
+        raise ValueError(f"output_ids are those of one answer, and n is {params.n}; resume each answer by itself")
+    if strange := [id for id in output_ids if type(id) is not int or not 0 <= id < vocab_size]:
+        raise ValueError(f"output_ids: {strange[0]!r} is no token id; the vocabulary has {vocab_size}")
 
 
 def free_bytes(device: torch.device) -> int:

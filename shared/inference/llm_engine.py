@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from shared.inference.answer_text import AnswerText, EngineTokenizer, silent_ids
 from shared.inference.attention import make_backend
 from shared.inference.block_manager import BlockManager
 from shared.inference.cuda_graphs import make_runner
-from shared.inference.detokenizer import Detokenizer, HasTokenBytes
-from shared.inference.engine_settings import blocks_that_fit, check_request, check_settings
-from shared.inference.generate import check_prompt
-from shared.inference.outputs import FinishReason, GenerationError, QueueFull, RequestOutput, joined
+from shared.inference.engine_settings import blocks_that_fit, check_resumed, check_settings, honoured
+from shared.inference.outputs import GenerationError, QueueFull, RequestOutput, joined
 from shared.inference.paged_kv_cache import KVPool
 from shared.inference.sampler import Sampled, rows_to_sample, sample_rows
 from shared.inference.sampling import SamplingParams
@@ -29,11 +28,6 @@ logger = logging.getLogger(__name__)
 
 Results = dict[Sequence, Sampled | Exception]
 Outputs = list[tuple[str, RequestOutput | GenerationError]]
-
-
-class EngineTokenizer(HasTokenBytes, Protocol):
-    eos_ids: frozenset[int]
-    special_tokens: dict[str, int]
 
 
 class LLMEngine:
@@ -78,7 +72,7 @@ class LLMEngine:
         self.max_model_len = max_model_len or min(context, num_blocks * block_size)
         self.model, self.tokenizer, self.clock = model, tokenizer, clock
         self.eos_ids = frozenset(eos_ids) or (tokenizer.eos_ids if tokenizer else frozenset())
-        self._silent = self.eos_ids | (set(tokenizer.special_tokens.values()) if tokenizer else set())
+        self._silent = silent_ids(tokenizer, self.eos_ids)
         self.pool = KVPool(config, num_blocks, block_size, dtype, device)  # first: of what's too large, it says so
         self.blocks = BlockManager(num_blocks, block_size, version, prefix_caching)
         backend = make_backend(attention, config, block_size, dtype, device)
@@ -86,10 +80,11 @@ class LLMEngine:
         self.scheduler = Scheduler(
             self.blocks, max_num_seqs, max_num_batched_tokens, self.max_model_len, max_waiting, ageing_s
         )
+        self.last_step = Step()  # what the latest call of `step` scheduled, for those who watch
         self._requests: dict[str, list[Sequence]] = {}  # the unfinished ones, and all their answers
         self._lock = threading.RLock()
         self._in_flight = False  # the model computes: nothing may be taken from what it was given
-        self._aborted: list[str] = []  # while it did
+        self._aborted: list[tuple[str, int | None]] = []  # while it did
         self._generating = False
 
     @property
@@ -99,52 +94,59 @@ class LLMEngine:
     def check(self, prompt_ids: SequenceOf[int], params: SamplingParams, priority: int = 0) -> SamplingParams:
         """The parameters as they can be honoured: max_tokens ends with the context, or the pool. Raises ValueError, and
         says why, for what can't be served now or ever."""
-        check_request(params, priority)
-        check_prompt(prompt_ids, self.model.config.vocab_size, self.max_model_len)
-        if params.stop and self.tokenizer is None:
+        if isinstance(params, SamplingParams) and params.stop and self.tokenizer is None:
             raise ValueError("stop: this engine has no tokenizer and sees no text; stop texts need one")
-        room = min(self.max_model_len, self.blocks.num_blocks * self.blocks.block_size) - len(prompt_ids)
-        params = replace(params, max_tokens=min(params.max_tokens, max(room, 1)))
-        self.scheduler.check_fits(len(prompt_ids), params.max_tokens, params.n)
-        return params
+        return honoured(prompt_ids, params, priority, self.model.config.vocab_size, self.scheduler)
 
     def add_request(
-        self, request_id: str, prompt_ids: SequenceOf[int], params: SamplingParams, priority: int = 0
-    ) -> None:
+        self, request_id: str, prompt_ids: SequenceOf[int], params: SamplingParams, priority: int = 0,
+        output_ids: SequenceOf[int] = (), index: int = 0,
+    ) -> None:  # fmt: skip
         """Queue a request; its first tokens are computed in a later step. priority: lower is sooner.
 
-        The k-th of params.n answers draws with seed + k. Raises ValueError for a prompt that can't be served, a
-        priority that is none, or an id in use; QueueFull; and RuntimeError while `generate` runs, which would lose the
-        outputs.
+        The k-th of params.n answers draws with seed + k. output_ids: tokens of its one answer that were sampled before,
+        by another engine: it goes on behind them as if it had sampled them. index: the first answer's. Raises
+        ValueError for a prompt that can't be served, a priority that is none, an id in use, or an answer that has ended
+        already; QueueFull; and RuntimeError while `generate` runs, which would lose the outputs.
         """
         params = self.check(prompt_ids, params, priority)
+        if output_ids:
+            check_resumed(output_ids, params, self.model.config.vocab_size)
         with self._sound(), self._lock:
             if self._generating:
                 raise RuntimeError("generate is answering other prompts; add requests when it has ended")
-            self._add(request_id, prompt_ids, params, priority)
+            self._add(request_id, prompt_ids, params, priority, output_ids, index)
 
-    def _add(self, request_id: str, prompt_ids: SequenceOf[int], params: SamplingParams, priority: int = 0) -> None:
-        prompt, now = list(prompt_ids), self.clock()
-        answers = [
-            Sequence(request_id, list(prompt), replace(params, seed=params.seed + k), k, now, priority)
-            for k in range(params.n)
-        ]
-        if self.tokenizer is not None:
-            for answer in answers:
-                answer.detokenizer = Detokenizer(self.tokenizer, params.stop)
+    def _add(
+        self, request_id: str, prompt_ids: SequenceOf[int], params: SamplingParams, priority: int = 0,
+        output_ids: SequenceOf[int] = (), index: int = 0,
+    ) -> None:  # fmt: skip
+        now, answers = self.clock(), []
+        for k in range(params.n):
+            own = replace(params, seed=params.seed + k)
+            answer = Sequence(request_id, list(prompt_ids), own, index + k, now, priority)
+            answer.token_ids += output_ids
+            answer.text = AnswerText(self.tokenizer, own, self.eos_ids, self._silent, output_ids)
+            answers.append(answer)
         answers[0].siblings = answers[1:]
         if request_id in self._requests:
             raise ValueError(f"request id {request_id!r} is in use")
         self.scheduler.add(answers[0])
         self._requests[request_id] = answers
 
-    def abort(self, request_id: str) -> None:
-        """End a request; nothing more is heard of it. If a step is under way, after that. Unknown ids are ignored."""
+    def abort(self, request_id: str, index: int | None = None) -> None:
+        """End a request, or one of its answers; nothing more is heard of it. If a step is under way, after that.
+        Unknown ids are ignored."""
         with self._sound(), self._lock:
             if not self._in_flight:
-                self._end(request_id)
+                self._end(request_id, index)
             elif request_id in self._requests:  # else a later one of that name would be ended
-                self._aborted.append(request_id)
+                self._aborted.append((request_id, index))
+
+    def block_map(self) -> bytes:
+        """One byte for each block: see BlockManager.as_bytes."""
+        with self._lock:
+            return self.blocks.as_bytes()
 
     @torch.inference_mode()
     def step(self) -> Outputs:
@@ -154,7 +156,7 @@ class LLMEngine:
             with self._lock:
                 if self._in_flight:
                     raise RuntimeError("a step is under way already: the engine takes one at a time")
-                step = self.scheduler.schedule()
+                step = self.last_step = self.scheduler.schedule()
                 if not step.scheduled:
                     return []
                 self._in_flight = True
@@ -163,8 +165,8 @@ class LLMEngine:
             finally:
                 with self._lock:
                     self._in_flight = False
-                    for request_id in self._aborted:
-                        self._end(request_id)
+                    for request_id, index in self._aborted:
+                        self._end(request_id, index)
                     self._aborted.clear()
             with self._lock:
                 return self._apply(step, results)
@@ -228,25 +230,21 @@ class LLMEngine:
 
     def _output(self, sequence: Sequence, sampled: Sampled) -> RequestOutput:
         """The new token as the caller sees it; ends the answer when it was the last."""
-        token, params, text, stopped = sampled.token_id, sequence.params, "", False
-        ended = token in self.eos_ids and not params.ignore_eos
-        if sequence.detokenizer is not None:
-            text = "" if token in self._silent else sequence.detokenizer.add(token)
-            stopped = sequence.detokenizer.stopped
-        reason: FinishReason | None = None
-        if ended or stopped or sequence.num_output_tokens == params.max_tokens:
-            reason = "stop" if ended or stopped else "length"
-            text += sequence.detokenizer.flush(cut=not ended) if sequence.detokenizer else ""
-            self.scheduler.finish(sequence)
-            self._requests[sequence.request_id].remove(sequence)
-            if not self._requests[sequence.request_id]:
-                del self._requests[sequence.request_id]
+        assert sequence.text is not None
+        text, reason = sequence.text.add(sampled.token_id)
+        if reason is not None:
+            self._end(sequence.request_id, sequence.index, SequenceStatus.FINISHED)
         logprobs = None if sampled.logprobs is None else [sampled.logprobs]
-        return RequestOutput(text, [token], reason, sequence.index, logprobs)
+        return RequestOutput(text, [sampled.token_id], reason, sequence.index, logprobs)
 
-    def _end(self, request_id: str) -> None:
-        for sequence in self._requests.pop(request_id, []):
-            self.scheduler.finish(sequence, SequenceStatus.ABORTED)
+    def _end(self, request_id: str, index: int | None = None, status: SequenceStatus = SequenceStatus.ABORTED) -> None:
+        """index: of the answer that ends; None for all."""
+        answers = self._requests.get(request_id, [])
+        for sequence in [answer for answer in answers if index in (None, answer.index)]:
+            self.scheduler.finish(sequence, status)
+            answers.remove(sequence)
+        if not answers:
+            self._requests.pop(request_id, None)
 
     def generate(
         self,

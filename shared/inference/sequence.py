@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from shared.inference.detokenizer import Detokenizer
+from shared.inference.answer_text import AnswerText
 from shared.inference.sampling import SamplingParams
 
 
@@ -39,7 +39,7 @@ class Sequence:
     siblings: list["Sequence"] = field(default_factory=list)
     cached_tokens: int = 0
     preemptions: int = 0
-    detokenizer: Detokenizer | None = None
+    text: AnswerText | None = None  # the engine gives it one
 
     def __post_init__(self) -> None:
         self.num_prompt_tokens = len(self.token_ids)

@@ -13,56 +13,159 @@ import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
+from shared.serving.keys import KeyFileError, KeyRing
 from shared.serving.settings import Attention, Settings
+
+MODEL, ROOM, ADDRESS = "The model", "How much at a time", "Where"
+ACCESS, LOAD, INSIGHT = "Who may use it", "When it is busy, and at the end", "What it tells"
+
+
+def option(panel: str, text: str, *names: str, **more: Any) -> Any:
+    return typer.Option(*names, help=text, rich_help_panel=panel, **more)
 
 
 def main(
-    model: Annotated[Path | None, typer.Option(help="A model's folder; without it, the book's own model.")] = None,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 8000,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
+    context: typer.Context,
+    model: Annotated[
+        Path | None, option(MODEL, "A model's folder.", metavar="FOLDER", show_default="the book's own model")
+    ] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"], option(MODEL, "Where to compute.")] = "auto",
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16", "int8"],
-        typer.Option(
-            help="The weights' numbers; auto is float32 on a CPU, bfloat16 on a GPU. int8 is small and fast, and "
-            "rounds so coarsely that a prompt may be answered otherwise when it is read in other pieces."
+        option(
+            MODEL,
+            "The weights' numbers; auto is float32 on a CPU, bfloat16 on a GPU. int8 is small and fast, and "
+            "rounds so coarsely that a prompt may be answered otherwise when it is read in other pieces.",
         ),
     ] = "auto",
     attention: Annotated[
         Attention,
-        typer.Option(
-            help="What computes attention; auto takes the fastest that runs here, and says which. varlen and triton "
-            "need a CUDA device; fused compiles at the start, which can take a minute."
+        option(
+            MODEL,
+            "What computes attention; auto takes the fastest that runs here, and says which. varlen and triton "
+            "need a CUDA device; fused compiles at the start, which can take a minute.",
         ),
     ] = "auto",
-    max_num_seqs: Annotated[int, typer.Option(min=1, max=256, help="How many answers are computed at a time.")] = 32,
-    max_waiting: Annotated[int, typer.Option(min=0, help="How many more may wait before one is refused.")] = 16,
-    kv_memory: Annotated[
+    threads: Annotated[
+        int | None, option(MODEL, "CPU threads.", min=1, show_default="one for each physical core")
+    ] = None,
+    max_num_seqs: Annotated[int, option(ROOM, "How many answers are computed at a time.", min=1, max=256)] = 32,
+    max_waiting: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="MB for the keys and values of all requests; by default enough for the usual chats, or for one as "
-            "long as the model's context, in at most half of the memory available; on a GPU most of what is free.",
+        option(
+            ROOM,
+            "How many more requests may wait before one is refused with 429. The longer the queue, the longer each "
+            "of them waits.",
+            min=0,
+            show_default="half of --max-num-seqs",
         ),
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads; by default one for each physical core.")
+    kv_memory: Annotated[
+        int | None,
+        option(
+            ROOM,
+            "MB for the keys and values of all requests.",
+            min=1,
+            metavar="MB",
+            show_default="enough for the usual chats, or for one as long as the model's context, in at most half of "
+            "the memory available; on a GPU most of what is free",
+        ),
     ] = None,
+    host: Annotated[str, option(ADDRESS, "The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, option(ADDRESS, "The port to listen on; 0 takes a free one.", min=0, max=65535)] = 8000,
     api_key: Annotated[
-        str | None, typer.Option(envvar="API_KEY", help="A key that callers must send; needed unless host is loopback.")
+        str | None,
+        option(ACCESS, "A key that callers must send. Needed unless host is loopback.", envvar="API_KEY"),
+    ] = None,
+    api_keys: Annotated[
+        Path | None,
+        option(
+            ACCESS,
+            'A file of keys, one a line: {"name": "alice", "sha256": "…", "requests_per_minute": 60, '
+            '"tokens_per_minute": 20000, "max_waiting": 8}; all but name and sha256 may be left out. '
+            "The hash of a key: printf %s KEY | sha256sum",
+            metavar="FILE",
+        ),
+    ] = None,
+    admin_key: Annotated[
+        str | None,
+        option(
+            ACCESS,
+            "A key for the operator: /admin, /metrics and the dashboard's numbers. Without one they are open on a "
+            "server for this computer alone, and closed on any other.",
+            envvar="ADMIN_KEY",
+        ),
+    ] = None,
+    timeout: Annotated[
+        float | None,
+        option(
+            LOAD,
+            "How long a request may take that doesn't say so itself.",
+            min=0.001,
+            max=600,
+            metavar="SECONDS",
+            show_default="three times the 99th percentile of the latest, from 30 to 600; 300 until 100 were measured",
+        ),
+    ] = None,
+    degrade: Annotated[
+        str,
+        option(
+            LOAD,
+            "What may be made less of while half of the queue is taken: off (nothing), shorter (answers of at most "
+            "128 tokens), or the folder of a smaller model, which then answers. Such answers say so.",
+            metavar="off|shorter|FOLDER",
+        ),
+    ] = "off",
+    grace: Annotated[
+        float,
+        option(
+            LOAD,
+            "How long open answers may take to finish after SIGTERM or Ctrl-C; a second one hurries.",
+            min=0,
+            metavar="SECONDS",
+        ),
+    ] = 30.0,
+    debug: Annotated[
+        bool, option(INSIGHT, "Keep the stages of the latest requests, for the dashboard's waterfall.", "--debug")
+    ] = False,
+    log_format: Annotated[Literal["text", "json"], option(INSIGHT, "The form of the log's lines.")] = "text",
+    log_file: Annotated[
+        Path | None, option(INSIGHT, "Where the log goes.", metavar="FILE", show_default="standard error")
+    ] = None,
+    log_full_share: Annotated[
+        float,
+        option(
+            INSIGHT,
+            "The share of requests whose texts are logged, too: 0 is none, 1 all.",
+            min=0,
+            max=1,
+            metavar="SHARE",
+        ),
+    ] = 0.0,
+    cost_per_hour: Annotated[
+        float | None,
+        option(
+            INSIGHT,
+            "What this machine costs an hour, in any money; then each request's cost is told.",
+            min=0,
+            metavar="PRICE",
+        ),
     ] = None,
 ) -> None:
-    """Serve a language model: OpenAI's API under /v1, and a chat page at /."""
-    if api_key and not re.fullmatch(r"[!-~]+", api_key):
-        fail("The API key can't be sent in a header: use only letters a-z, digits and signs, and no spaces.")
+    """Serve a language model: OpenAI's API under /v1, a chat page at /, and a live page at /dashboard.
+
+    Each request may say itself how long it may take: "timeout": SECONDS in its body."""
+    keys = load_keys(api_keys, api_key, admin_key)
+    has_key = any(not key.admin for key in keys.keys)
     raise_file_limit()
-    sock = listen(host, port, api_key)  # first, so that a port already taken is told at once
-    if model is not None and not model.is_dir():
-        fail(f"--model {model}: there is no such folder. A model is a folder with config.json and *.safetensors.")
+    sock = listen(host, port, has_key)  # first, so that a port already taken is told at once
+    for name, folder in (("--model", model), ("--degrade", None if degrade in ("off", "shorter") else Path(degrade))):
+        if folder is not None and not folder.is_dir():
+            fail(f"{name} {folder}: there is no such folder. A model is a folder with config.json and *.safetensors.")
     # OpenMP's threads wait for one another by spinning. With as many threads as cores and anything else running, such
     # as the browser that shows the chat, they spin in one another's way, and a token can take ten times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -72,21 +175,40 @@ def main(
     except ImportError as error:  # such as a part of the reader's that can't be loaded
         fail(f"The server can't start: {error}")
 
-    settings = Settings(model, device, dtype, attention, max_num_seqs, max_waiting, kv_memory, threads, api_key or None)
-    status = serve(sock, settings)
+    settings = Settings(
+        model=model, device=device, dtype=dtype, attention=attention, max_num_seqs=max_num_seqs,
+        max_waiting=max_waiting, kv_memory=kv_memory, threads=threads, api_key=api_key or None, api_keys=api_keys,
+        admin_key=admin_key or None, local_only=not has_key and is_loopback(sock), timeout=timeout, grace=grace,
+        degrade=degrade, debug=debug, log_format=log_format, log_file=log_file, log_full_share=log_full_share,
+        cost_per_hour=cost_per_hour,
+    )  # fmt: skip
+    # A program around this one, such as a cluster, may bring engines of its own.
+    status = serve(sock, settings, context.obj and context.obj(settings))
+    context.close()
     # A thread may still be inside torch, loading or computing. When the interpreter ends in order, such a thread is
     # stopped in the middle of C++ code, and the process aborts.
     os._exit(status)
 
 
-def listen(host: str, port: int, api_key: str | None) -> socket.socket:
+def load_keys(path: Path | None, api_key: str | None, admin_key: str | None) -> KeyRing:
+    """The keys of the options. Ends the program, saying why, when one can't be used."""
+    for name, key in (("API", api_key), ("admin", admin_key)):
+        if key and not re.fullmatch(r"[!-~]+", key):
+            fail(f"The {name} key can't be sent in a header: use only letters a-z, digits and signs, and no spaces.")
+    try:
+        return KeyRing.load(path, api_key or None, admin_key or None)
+    except KeyFileError as error:
+        fail(str(error))
+
+
+def listen(host: str, port: int, has_key: bool) -> socket.socket:
     """Take the address. Ends the program, saying why, when it can't be had or would be open to all without a key."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         fail(f"--host {host}: {error}")
     family, kind, protocol, _, address = found[0]
-    if not ipaddress.ip_address(str(address[0]).split("%")[0]).is_loopback and not api_key:
+    if not is_loopback_address(address[0]) and not has_key:
         fail(
             f"--host {host} can be reached from other computers, and anyone there could use the model. Set a key that "
             "callers must send, as in  API_KEY=something-long python -m shared.serving --host " + host
@@ -108,6 +230,14 @@ def listen(host: str, port: int, api_key: str | None) -> socket.socket:
             f"--port {other}, or with make: make serve PORT={other}"
         )
     return sock
+
+
+def is_loopback(sock: socket.socket) -> bool:
+    return is_loopback_address(sock.getsockname()[0])
+
+
+def is_loopback_address(address: object) -> bool:
+    return ipaddress.ip_address(str(address).split("%")[0]).is_loopback
 
 
 def raise_file_limit() -> None:

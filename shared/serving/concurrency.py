@@ -1,40 +1,16 @@
-"""Slow work beside the event loop: in threads that may be left behind, and in turn where there may be much of it."""
+"""Work beside the event loop, work for callers who may leave, and reading what others make as it comes."""
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+import types
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from shared.inference.outputs import QueueFull
-
 T = TypeVar("T")
-
-
-class OneAtATime:
-    """Runs slow work in a thread, one piece at a time; at most `max_waiting` others wait, in order of arrival."""
-
-    def __init__(self, max_waiting: int, retry_after: Callable[[], float]) -> None:
-        self.max_waiting = max_waiting
-        self._retry_after = retry_after
-        self._turn = asyncio.Semaphore(1)
-        self._requests = 0  # those whose work is being done or waits, and whose caller hasn't left
-
-    async def run(self, work: Callable[[], T]) -> T:
-        """The result of `work`. Cancelled before its turn it is never begun. Raises QueueFull when too many wait."""
-        if self._requests > self.max_waiting:
-            raise QueueFull(self._retry_after())
-        self._requests += 1
-        try:
-            await self._turn.acquire()
-            task = asyncio.ensure_future(in_thread(work))
-            # Work that has begun can't be stopped: a caller who leaves must not let the next piece begin beside it.
-            task.add_done_callback(lambda _: self._turn.release())
-            return await asyncio.shield(task)
-        finally:
-            self._requests -= 1
+MOST_AT_ONCE = 256  # items in one batch, so that nobody who makes them faster than they are sent is heard too late
 
 
 async def unless_disconnected(request: Request, work: Awaitable[T]) -> T | None:
@@ -75,3 +51,63 @@ async def in_thread(work: Callable[[], T]) -> T:
 
     threading.Thread(target=run, name="work", daemon=True).start()
     return await done
+
+
+async def in_batches(items: AsyncIterator[T]) -> AsyncGenerator[list[T], None]:
+    """The items, as many in one list as are there without waiting, in the order they come.
+
+    The next item is asked for before the batch is handed out, by beginning to await it by hand: if it is there, that
+    says so at once, and if not, the wait that has begun is gone on with later. So nothing is copied into another queue,
+    and no task has to run between who makes the items and who sends them.
+    """
+    batch: list[T] = []
+    begun: Any = None  # while it waits
+    try:
+        while True:
+            step = anext(items).__await__()
+            try:
+                waits_for = step.send(None)
+            except StopIteration as there:
+                batch.append(there.value)
+                if len(batch) == MOST_AT_ONCE:
+                    yield batch
+                    batch = []
+                continue
+            begun = step
+            if batch:
+                yield batch
+            batch, begun = [], None
+            batch.append(await _go_on(step, waits_for))
+    except Exception as error:  # what was made before it is for the reader all the same
+        if batch:
+            yield batch
+        if not isinstance(error, StopAsyncIteration):
+            raise
+    finally:
+        if begun is not None:
+            await _cancel(begun)
+
+
+@types.coroutine
+def _go_on(begun: Generator[Any, Any, T], waits_for: Any) -> Generator[Any, Any, T]:
+    """Await to the end what has been begun, and was found waiting for `waits_for`."""
+    try:
+        while True:
+            try:
+                value = yield waits_for
+            except BaseException as error:  # such as a cancellation: it is for who waits inside
+                waits_for = begun.throw(error)
+            else:
+                waits_for = begun.send(value)
+    except StopIteration as there:
+        return there.value
+
+
+async def _cancel(begun: Generator[Any, Any, Any]) -> None:
+    """Nobody will go on with what has been begun."""
+    with suppress(asyncio.CancelledError):
+        try:
+            waits_for = begun.throw(asyncio.CancelledError())
+        except StopIteration:
+            return
+        await _go_on(begun, waits_for)

@@ -3,11 +3,16 @@
 import math
 from typing import Any
 
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from shared.inference.outputs import EngineStopped, GenerationError, QueueFull
+from shared.observability.request_id import current_request_id
+from shared.serving.deadline import DeadlinePassed
+
+LONGEST_RETRY_S = 60  # whoever is told to wait longer gives up, or never comes back when it is over sooner
 
 
 class ApiError(Exception):
@@ -28,8 +33,33 @@ class ApiError(Exception):
         self.headers = headers or {}
         self.body: dict[str, Any] = {"error": {"message": message, "type": type, "param": param, "code": code}}
 
+    @property
+    def code(self) -> str:
+        """What kind of error it is, in one word, for logs and metrics."""
+        error = self.body["error"]
+        return str(error["code"] or error["type"])
+
+    def full_body(self) -> dict[str, Any]:
+        """The body with the id of the request that is being answered, by which it is found in the server's log."""
+        return self.body | {"request_id": current_request_id.get()}
+
     def response(self) -> JSONResponse:
-        return JSONResponse(self.body, self.status, self.headers)
+        return JSONResponse(self.full_body(), self.status, self.headers)
+
+    def answer_to(self, request: Request) -> JSONResponse:
+        """The response, with the error's kind left where the middleware counts it."""
+        request.state.error = self.code
+        return self.response()
+
+
+def retry_after(seconds: float) -> str:
+    """The value of a Retry-After header: whole seconds, at least 1 and at most a minute."""
+    return str(min(max(math.ceil(seconds), 1), LONGEST_RETRY_S))
+
+
+def bad_value(param: str, message: str, code: str = "invalid_value") -> ApiError:
+    """The caller's fault: 400, and which parameter it is."""
+    return ApiError(400, f"{param}: {message}.", param=param, code=code)
 
 
 def server_error(message: str, code: str | None = None, status: int = 500) -> ApiError:
@@ -43,11 +73,15 @@ def shutting_down() -> ApiError:
 
 
 def from_engine(error: Exception) -> ApiError:
-    """What the engine raised, as an answer. Raises the error itself when it is none of the engine's own."""
+    """What stopped an answer, as an error for its caller. Raises the error itself when it is nothing we know."""
+    if isinstance(error, ApiError):
+        return error
     if isinstance(error, QueueFull):
-        headers = {"Retry-After": str(math.ceil(error.retry_after_s))}
+        headers = {"Retry-After": retry_after(error.retry_after_s)}
         message = f"The server is busy: {error}."
         return ApiError(429, message, type="rate_limit_error", code="queue_full", headers=headers)
+    if isinstance(error, DeadlinePassed):
+        return server_error("The answer was not finished in time.", code="deadline_passed", status=504)
     if isinstance(error, EngineStopped):
         return shutting_down()
     if isinstance(error, GenerationError):
@@ -58,7 +92,7 @@ def from_engine(error: Exception) -> ApiError:
 async def api_error(request: Request, error: Exception) -> JSONResponse:
     """FastAPI's handler for ApiError."""
     assert isinstance(error, ApiError)
-    return error.response()
+    return error.answer_to(request)
 
 
 async def http_error(request: Request, error: Exception) -> JSONResponse:
@@ -67,4 +101,12 @@ async def http_error(request: Request, error: Exception) -> JSONResponse:
     where = f"{request.method} {request.url.path}"
     messages = {404: f"There is nothing at {where}.", 405: f"{where}: this address doesn't take {request.method}."}
     message = messages.get(error.status_code, str(error.detail))
-    return ApiError(error.status_code, message, headers=dict(error.headers or {})).response()
+    return ApiError(error.status_code, message, headers=dict(error.headers or {})).answer_to(request)
+
+
+async def validation_error(request: Request, error: Exception) -> JSONResponse:
+    """FastAPI's handler for a part of an address or a query that isn't what the route says."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    param = ".".join(map(str, first["loc"][1:]))
+    return bad_value(param, first["msg"]).answer_to(request)

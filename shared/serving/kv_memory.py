@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
-from shared.inference.llm_engine import LLMEngine
 from shared.inference.paged_kv_cache import bytes_per_block
 from shared.measure.memory import MB
 from shared.model.config import ModelConfig
+from shared.serving.engine import EngineLimits
 from shared.serving.settings import SettingError
 
 BLOCK_SIZE = 16
@@ -58,9 +58,17 @@ def available_memory() -> int | None:
     available = _available_to_the_system()
     with suppress(OSError, ValueError):  # no container, or one without a limit: "max"
         limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
-        left = max(limit - used, 0)
+        left = max(limit - used + _reclaimable(), 0)
         return left if available is None else min(available, left)
     return available
+
+
+def _reclaimable() -> int:
+    """What a container's use has of files that are kept in memory only until somebody needs the room."""
+    with suppress(OSError, StopIteration):
+        lines = (CGROUP / "memory.stat").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("inactive_file ")).split()[1])
+    return 0
 
 
 def _available_to_the_system() -> int | None:
@@ -72,11 +80,11 @@ def _available_to_the_system() -> int | None:
     return None
 
 
-def describe(engine: LLMEngine) -> str:
+def describe(limits: EngineLimits) -> str:
     """One line: the attention backend, and what the pool holds."""
-    pool, length = engine.pool, engine.max_model_len
-    tokens = pool.num_blocks * pool.block_size
+    tokens, length = limits.num_blocks * limits.block_size, limits.max_model_len
+    megabytes = limits.num_blocks * limits.bytes_per_block / MB
     return (
-        f"Attention: {engine.runner.backend.name}. KV cache: {pool.num_blocks:,} blocks of {pool.block_size} tokens = "
-        f"{tokens:,} tokens, {pool.nbytes / MB:,.0f} MB; {tokens / length:.1f} requests of {length:,} tokens fit."
+        f"Attention: {limits.attention}. KV cache: {limits.num_blocks:,} blocks of {limits.block_size} tokens = "
+        f"{tokens:,} tokens, {megabytes:,.0f} MB; {tokens / length:.1f} requests of {length:,} tokens fit."
     )

@@ -1,11 +1,18 @@
-"""OpenAI's chat completions: the request, checked field by field, and the answers. Nothing is accepted and ignored."""
+"""What all requests have in common: read strictly, and refused by the name of what is wrong in them.
+
+Nothing is accepted and ignored: a parameter is honoured, or it is refused.
+"""
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from shared.serving.errors import ApiError
+
+MAX_ERRORS = 100
+MAX_ANSWERS = 128  # to one prompt
+MAX_TOP_LOGPROBS = 20
 
 
 class Strict(BaseModel):
@@ -13,16 +20,8 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-
-class TextPart(Strict):
-    type: Literal["text"]
-    text: str
-
-
-def _as_parts(content: Any) -> Any:
-    if not isinstance(content, str | list):
-        raise ValueError("must be a text or a list of text parts")
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+    def check(self) -> None:
+        """Raise ApiError for what no single field can know."""
 
 
 def _as_list(stop: Any) -> Any:
@@ -31,88 +30,74 @@ def _as_list(stop: Any) -> Any:
     return [stop] if isinstance(stop, str) else stop
 
 
-MAX_ERRORS = 100
-_TEXT = {"type": "string"}
-_STOPS = {"type": "array", "maxItems": 4, "items": {"type": "string", "minLength": 1, "maxLength": 256}}
-Content = Annotated[
-    list[TextPart],
-    Field(min_length=1, fail_fast=True),  # or a body full of faults would take seconds, to collect them all
-    BeforeValidator(_as_parts),
-    WithJsonSchema({"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": TextPart.model_json_schema()}]}),
-]
+_STOP = {"type": "string", "minLength": 1, "maxLength": 256}
 Stop = Annotated[
     list[Annotated[str, Field(min_length=1, max_length=256)]],  # longer ones would be slow to look for, and for nobody
     Field(max_length=4, fail_fast=True),
     BeforeValidator(_as_list),
-    WithJsonSchema({"anyOf": [_TEXT, _STOPS]}),
+    WithJsonSchema({"anyOf": [_STOP, {"type": "array", "maxItems": 4, "items": _STOP}]}),
 ]
+Nothing = Annotated[list[Any], Field(max_length=0)] | None  # an empty list says the same as none
+NoBias = Annotated[dict[str, float], Field(max_length=0)] | None
 
 
-class Message(Strict):
-    role: Literal["system", "user", "assistant"]
-    content: Content
-    # An answer of ours comes back with these, empty, when a caller sends the whole conversation.
-    refusal: None = None
-    annotations: None = None
-    audio: None = None
-    function_call: None = None
-    tool_calls: None = None
-
-    @property
-    def text(self) -> str:
-        return "\n".join(part.text for part in self.content)
+Parsed = TypeVar("Parsed", bound=Strict)
 
 
 class StreamOptions(Strict):
     include_usage: bool | None = None
 
 
-class ResponseFormat(Strict):
-    type: Literal["text"]
+class GenerationRequest(Strict):
+    """The parameters that every route has which generates text."""
 
-
-class ChatRequest(Strict):
     model: str
-    messages: Annotated[list[Message], Field(min_length=1, max_length=2048, fail_fast=True)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, lt=2**63)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0)] | None = None  # not OpenAI's, but every server of open models has it
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: Stop | None = None
-    user: str | None = None  # whom the caller asks for, and notes of theirs: of no effect with OpenAI either
-    metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] | None = None
+    user: str | None = None  # whom the caller asks for: of no effect with OpenAI either
+    # These aren't OpenAI's, but servers of open models have them.
+    top_k: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    ignore_eos: bool | None = None
+    timeout: Annotated[float, Field(gt=0)] | None = None  # seconds
     # What this server can't do is taken only where it would change nothing.
-    n: Annotated[int, Field(ge=1, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
     frequency_penalty: Annotated[float, Field(ge=0, le=0)] | None = None
-    logprobs: Literal[False] | None = None
-    store: Literal[False] | None = None
-    response_format: ResponseFormat | None = None
-    service_tier: Literal["auto", "default"] | None = None
-    audio: None = None
-    function_call: None = None
-    functions: None = None
-    logit_bias: None = None
-    modalities: None = None
-    parallel_tool_calls: None = None
-    prediction: None = None
-    reasoning_effort: None = None
-    tool_choice: None = None
-    tools: None = None
-    top_logprobs: None = None
-    verbosity: None = None
-    web_search_options: None = None
+    logit_bias: NoBias = None
 
-    def conversation(self) -> list[dict[str, str]]:
-        return [{"role": message.role, "content": message.text} for message in self.messages]
+    @property
+    def limit(self) -> int | None:
+        """The most tokens of the answer; None where the request doesn't say."""
+        return self.max_tokens
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many of the likeliest tokens to tell with each token; None for no logprobs at all."""
+        return None
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def check(self) -> None:
+        if self.stream_options is not None and not self.stream:
+            raise ApiError(400, "stream_options may only be given when stream is true.", param="stream_options")
+        if self.seed is not None and self.seed + (self.n or 1) > 2**63:
+            message = "seed: the k-th of n answers is drawn with seed + k, and that is more than 64 bits hold."
+            raise ApiError(400, message, param="seed", code="invalid_value")
 
 
-_ONLY = {"n": "1", "presence_penalty": "0", "frequency_penalty": "0", "logprobs": "false", "store": "false",
-         "response_format": '{"type": "text"}', "service_tier": '"auto" or "default"'}  # fmt: skip
+# What a parameter may be, where this server can do only one thing.
+_ONLY = {"presence_penalty": "0", "frequency_penalty": "0", "logit_bias": "{}", "store": "false", "tools": "[]",
+         "response_format": '{"type": "text"}', "service_tier": '"auto" or "default"', "modalities": '["text"]',
+         "tool_choice": '"none"', "suffix": '""'}  # fmt: skip
 
 # Pydantic's words and ours.
 _WORDS = {"Input should": "must", "String should": "must", "List should": "must", "Dictionary should": "must",
@@ -120,19 +105,14 @@ _WORDS = {"Input should": "must", "String should": "must", "List should": "must"
           "a valid list": "a list", "a valid dictionary": "an object"}  # fmt: skip
 
 
-def parse_chat_request(body: bytes) -> ChatRequest:
+def parse(model: type[Parsed], body: bytes) -> Parsed:
     """Read a request's body. Raises ApiError 400 that names the first wrong parameter and what is wrong with it."""
     try:
-        chat = ChatRequest.model_validate_json(body)
+        request = model.model_validate_json(body)
     except ValidationError as error:
         raise _bad_request(error) from None
-    if chat.stream_options is not None and not chat.stream:
-        raise ApiError(400, "stream_options may only be given when stream is true.", param="stream_options")
-    limits = {chat.max_tokens, chat.max_completion_tokens} - {None}
-    if len(limits) > 1:
-        message = "max_tokens and max_completion_tokens say different things; give one of them."
-        raise ApiError(400, message, param="max_tokens")
-    return chat
+    request.check()
+    return request
 
 
 def _bad_request(error: ValidationError) -> ApiError:
@@ -160,34 +140,3 @@ def _bad_request(error: ValidationError) -> ApiError:
     for words, ours in _WORDS.items():
         reason = reason.replace(words, ours)
     return ApiError(400, f"{param}: {reason}{given}.", param=param, code="invalid_value")
-
-
-class Answer:
-    """Builds the bodies of one answer, whole or in pieces."""
-
-    def __init__(self, id: str, created: int, model: str, prompt_tokens: int) -> None:
-        self._head = {"id": id, "created": created, "model": model}
-        self._prompt_tokens = prompt_tokens
-
-    def whole(self, text: str, finish_reason: str, completion_tokens: int) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text, "refusal": None}
-        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": finish_reason}
-        usage = self._usage(completion_tokens)
-        return {**self._head, "object": "chat.completion", "choices": [choice], "usage": usage}
-
-    def piece(self, delta: dict[str, str], finish_reason: str | None = None) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return {**self._head, "object": "chat.completion.chunk", "choices": [choice], "usage": None}
-
-    def usage_piece(self, completion_tokens: int) -> dict[str, Any]:
-        """The last piece of a stream whose caller asked for the usage."""
-        return {**self._head, "object": "chat.completion.chunk", "choices": [], "usage": self._usage(completion_tokens)}
-
-    def _usage(self, completion_tokens: int) -> dict[str, int]:
-        total = self._prompt_tokens + completion_tokens
-        return {"prompt_tokens": self._prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}
-
-
-def event(data: dict[str, Any]) -> str:
-    """One server-sent event. ASCII only: some readers of lines take U+2028 for the end of one."""
-    return f"data: {json.dumps(data)}\n\n"

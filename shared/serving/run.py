@@ -1,77 +1,146 @@
-"""The server's process: settings to a running uvicorn, and a clean end."""
+"""The API process: settings to a running uvicorn over the service and its engines, and a clean end."""
 
-import ipaddress
+import asyncio
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
-import torch
 import uvicorn
+from fastapi import FastAPI
 
 import shared
 from shared.model.fetch import ensure_model
-from shared.serving.app import create_app, stop_engine
+from shared.observability.gc_pauses import tame
+from shared.observability.logs import configure
+from shared.observability.telemetry import Telemetry
+from shared.serving.app import create_app
+from shared.serving.connections import Connection
+from shared.serving.engine import Engine, EngineFailed
+from shared.serving.keys import KeyRing
 from shared.serving.kv_memory import describe
-from shared.serving.served_model import ServedModel, model_name
+from shared.serving.load_engine import EngineOptions, resolved
+from shared.serving.process_engine import ProcessEngine
+from shared.serving.service import Service
 from shared.serving.settings import SettingError, Settings
+from shared.serving.versions import Versions
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+MakeEngine = Callable[[Path, str], Engine]
+LAST_CONNECTIONS_S = 3  # after the last answer: callers who don't read it, or have sent half a request
 
 
 class Server(uvicorn.Server):
-    """uvicorn, except that open streams are ended before it waits for them."""
+    """uvicorn around a service, which it starts once it listens and stops before it waits for open connections.
+
+    The first signal lets requests finish, within the settings' grace period; a second one ends them at once.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        service: Service,
+        on_ready: Callable[[], None] = lambda: None,
+        on_failure: Callable[[Exception], None] = lambda error: None,
+    ) -> None:
+        super().__init__(config)
+        self.service, self._on_ready, self._on_failure = service, on_ready, on_failure
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._starting: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+        self._starting = asyncio.create_task(self._start())
+
+    async def _start(self) -> None:
+        try:
+            await self.service.start()
+        except Exception as error:
+            if not self.should_exit:
+                self._on_failure(error)
+                self.should_exit = True
+        else:
+            self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await stop_engine(self.config.app)  # type: ignore[arg-type]
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+        if n := len(self.service.open):
+            grace = self.service.settings.grace
+            print(f"Ending: {n} open requests may take up to {grace:g} s; a second Ctrl-C ends them now.", flush=True)
+        await self.service.stop(self.service.settings.grace)
         await super().shutdown(sockets)
-        if self.force_exit:  # a second Ctrl-C: uvicorn leaves this out then, and its end is a traceback
+        if self.force_exit:  # uvicorn leaves this out then, and its end is a traceback
             await self.lifespan.shutdown()
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            self.force_exit = True
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self.service.hurry)  # a signal alone wakes no event loop
+        super().handle_exit(sig, frame)
 
-def serve(sock: socket.socket, settings: Settings) -> int:
-    """Serve until Ctrl-C or SIGTERM. Returns the process's exit status: 0, or 2 when the model can't be loaded."""
-    device, dtype, path = settings.device, settings.dtype, settings.model
-    if device == "cuda" and not torch.cuda.is_available():
-        return _fail("--device cuda: this torch sees no CUDA device. Leave --device out to compute on the CPU.")
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    natural = "bfloat16" if device == "cuda" else "float32"
-    dtype = natural if dtype == "auto" else dtype
-    loaded_in = DTYPES[natural if dtype == "int8" else dtype]
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)  # torch's own default is one for each physical core
+
+def server_config(app: FastAPI, **settings: Any) -> uvicorn.Config:
+    """uvicorn's settings, and those given."""
+    usual = {"log_level": "warning", "log_config": None, "access_log": False, "ws": "none", "http": Connection}
+    return uvicorn.Config(app, **{**usual, "timeout_graceful_shutdown": LAST_CONNECTIONS_S, **settings})
+
+
+def serve(sock: socket.socket, settings: Settings, make_engine: MakeEngine | None = None) -> int:
+    """Serve until Ctrl-C or SIGTERM. Returns the process's exit status: 0, or 2 when the model can't be loaded.
+
+    make_engine: (folder, version's name) -> an engine, not yet started; without it, one in a process of its own.
+    """
+    options = EngineOptions(
+        settings.device, settings.dtype, settings.attention, settings.max_num_seqs, settings.kv_memory,
+        threads=settings.threads,
+    )  # fmt: skip
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(0))  # what fetches a model cleans up behind itself
     try:
-        path = path or ensure_model()
+        device, dtype = resolved(options)
+        path = settings.model or ensure_model()
+        stop_logging = configure(settings.log_format, settings.log_file)
+    except SettingError as error:
+        return _fail(f"{error}.")
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         return _fail(str(error))
-
+    service = build_service(settings, path, make_engine or (lambda path, name: ProcessEngine(path, options, name)))
     failures: list[Exception] = []
 
-    def on_ready(model: ServedModel) -> None:
-        print("\n".join([describe(model.engine.engine), *ready_lines(*sock.getsockname()[:2])]), flush=True)
+    def on_ready() -> None:
+        limits = service.versions.list()[0].engine.limits
+        lines = [] if limits is None else [describe(limits)]
+        tame()
+        print("\n".join([*lines, *ready_lines(*sock.getsockname()[:2])]), flush=True)
 
-    def on_failure(error: Exception) -> None:
-        failures.append(error)
-        server.should_exit = True
-
-    def load() -> ServedModel:
-        return ServedModel.load(path, device, loaded_in, int8=dtype == "int8", settings=settings)
-
-    address = str(sock.getsockname()[0]).split("%")[0]
-    local_only = settings.api_key is None and ipaddress.ip_address(address).is_loopback
-    app = create_app(model_name(path), load, settings.api_key, local_only, on_ready, on_failure)
-    server = Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=3))
+    server = Server(server_config(create_app(service)), service, on_ready, failures.append)
     # uvicorn ends in good order on a signal and then raises it again, when there is nothing left to do.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: setattr(server, "should_exit", True))
     compiling = ", and compiling attention, which can take a minute" if settings.attention == "fused" else ""
     print(f"Loading {path} ({dtype} on {device}){compiling}…", flush=True)
-    server.run(sockets=[sock])
+    try:
+        server.run(sockets=[sock])
+    finally:
+        stop_logging()
     if not failures:
         return 0
-    what = "" if isinstance(failures[0], SettingError) else f"{path} can't be served: "
-    return _fail(f"{what}{failures[0]}")
+    blamed = isinstance(failures[0], EngineFailed) and failures[0].setting
+    return _fail(str(failures[0]) if blamed else f"{path} can't be served: {failures[0]}")
+
+
+def build_service(settings: Settings, path: Path, make_engine: MakeEngine) -> Service:
+    """The service over the model in `path`, not yet started."""
+    telemetry = Telemetry(settings.debug, settings.cost_per_hour, settings.log_full_share)
+    keys = KeyRing.load(settings.api_keys, settings.api_key, settings.admin_key)
+    return Service(Versions(make_engine, telemetry=telemetry), telemetry, replace(settings, model=path), keys)
 
 
 def ready_lines(host: str, port: int) -> list[str]:

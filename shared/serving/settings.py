@@ -20,7 +20,27 @@ class Settings:
     dtype: str = "auto"
     attention: Attention = "auto"
     max_num_seqs: int = 32
-    max_waiting: int = 16
+    max_waiting: int | None = None  # requests; None: half of max_num_seqs, see queue_length
     kv_memory: int | None = None  # MB
     threads: int | None = None
     api_key: str | None = None
+    api_keys: Path | None = None  # a file of keys
+    admin_key: str | None = None
+    local_only: bool = False  # answer only this computer, and pages of this server
+    timeout: float | None = None  # s; None: from the measured P99
+    grace: float = 30.0  # s
+    degrade: str = "off"  # or "shorter", or a smaller model's folder
+    debug: bool = False
+    log_format: Literal["text", "json"] = "text"
+    log_file: Path | None = None
+    log_full_share: float = 0.0
+    cost_per_hour: float | None = None
+
+    @property
+    def queue_length(self) -> int:
+        """How many requests may wait for a place.
+
+        With half as many as run, one waits for about half of an answer's time at most. So even when half as much again
+        is asked for as can be answered, what is let in takes no more than two to three times as long as on a good day.
+        """
+        return self.max_num_seqs // 2 if self.max_waiting is None else self.max_waiting

@@ -14,5 +14,5 @@ def model():
 
 @pytest.fixture
 def server(model):
-    with serving("scripted", lambda: scripted(model, max_waiting=1, max_num_seqs=1)) as client:
+    with serving(scripted(model, max_waiting=1, max_num_seqs=1)) as client:
         yield client

@@ -1,6 +1,7 @@
 """Servers for the tests: the real app in a real uvicorn on a real port, over a scripted or a tiny random model."""
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -9,21 +10,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import httpx
-import uvicorn
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from shared.data.chat import ChatTemplate
 from shared.inference.async_engine import AsyncLLMEngine
 from shared.inference.sampling import SamplingParams
+from shared.observability.telemetry import Telemetry
 from shared.serving.app import create_app
-from shared.serving.run import Server
-from shared.serving.served_model import ServedModel
+from shared.serving.engine import ThreadEngine
+from shared.serving.keys import KeyRing
+from shared.serving.run import Server, server_config
+from shared.serving.service import Service
+from shared.serving.settings import Settings
+from shared.serving.text_model import TextModel
+from shared.serving.versions import Version, Versions
 from tests.inference.scripted import ByteTokenizer, ScriptedModel, Turnstile
 from tests.tiny import TINY, tiny_model
 
 PATH = "/v1/chat/completions"
-WARM_UP_STEPS = 2
+WARM_UP_STEPS = 0  # a scripted model isn't warmed up
 
 # Short enough that a prompt's length is easy to work out by hand: "u:Hi\na:" for one message.
 TEMPLATE = (
@@ -39,14 +45,34 @@ class ByteChat(ByteTokenizer):
         return list(text.encode())
 
 
+class LiveService(Service):
+    """A Service whose one version is there already: an engine in a thread, and the text side to it."""
+
+    def __init__(self, engine: AsyncLLMEngine, text: TextModel, settings: Settings, **others) -> None:
+        telemetry = others.pop("telemetry", None) or Telemetry(debug=settings.debug)
+        super().__init__(Versions(self._make_engine, telemetry=telemetry), telemetry, settings, **others)
+        self.engine, self.text = engine, text
+
+    def _make_engine(self, path: Path, name: str):
+        raise AssertionError("this server loads nothing")
+
+    async def start(self) -> None:
+        engine = ThreadEngine(self.engine, "v1")
+        await engine.start()
+        self.versions.add(Version("v1", self.text.name, Path("scripted"), engine, self.text))
+
+
 def scripted(
-    model: ScriptedModel, max_waiting: int = 16, defaults: SamplingParams | None = None, **settings
-) -> ServedModel:
+    model: ScriptedModel, max_waiting: int = 16, defaults: SamplingParams | None = None,
+    settings: dict | None = None, keys: KeyRing | None = None, telemetry: Telemetry | None = None, **engine,
+) -> LiveService:  # fmt: skip
+    """A service over a scripted model. settings: Settings' fields; engine: LLMEngine's settings."""
     tokenizer = ByteChat()
-    settings = {"max_num_seqs": 8, "num_blocks": 200, "attention": "gather", "prefix_caching": False} | settings
-    engine = AsyncLLMEngine(model, tokenizer, max_waiting, **settings)
-    defaults = defaults or SamplingParams(max_tokens=50)
-    return ServedModel("scripted", engine, tokenizer, ChatTemplate(TEMPLATE), defaults)
+    engine = {"max_num_seqs": 8, "num_blocks": 200, "attention": "gather", "prefix_caching": False} | engine
+    thread = AsyncLLMEngine(model, tokenizer, 64, **engine)
+    text = TextModel("scripted", tokenizer, ChatTemplate(TEMPLATE), defaults or SamplingParams(max_tokens=50), 200)
+    settings = {"grace": 0.2, "max_num_seqs": engine["max_num_seqs"]} | (settings or {})
+    return LiveService(thread, text, Settings(max_waiting=max_waiting, **settings), keys=keys, telemetry=telemetry)
 
 
 def write_tiny_model(folder: Path) -> Path:
@@ -72,18 +98,18 @@ def write_tiny_model(folder: Path) -> Path:
 
 
 @contextmanager
-def serving(name: str, load, wait: bool = True, **settings) -> Iterator[httpx.Client]:
-    """The app served from a thread. Yields a client, with the running uvicorn as `client.server`."""
-    app = create_app(name, load, **settings)
-    config = uvicorn.Config(app, port=0, log_level="error", access_log=False, timeout_graceful_shutdown=1)
-    server = Server(config)
+def serving(service: Service, wait: bool = True) -> Iterator[httpx.Client]:
+    """The service's app served from a thread. Yields a client, with `service`, the running uvicorn as `server`, `port`,
+    and `engine`: the AsyncLLMEngine behind a scripted one."""
+    config = server_config(create_app(service), port=0, log_level="error")
+    server = Server(config, service)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     until(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, trust_env=False) as client:
-        client.server = server
-        client.port = port
+        client.server, client.service, client.port = server, service, port
+        client.engine = getattr(service, "engine", None)
         if wait:
             until(lambda: client.get("/health/ready").status_code == 200)
         yield client
@@ -114,3 +140,12 @@ def hold(model: ScriptedModel, steps: int = 0) -> Turnstile:
     """From now on the model makes only the steps it is allowed."""
     model.before_step = turnstile = Turnstile(steps)
     return turnstile
+
+
+def raw_request(client: httpx.Client, body: dict) -> socket.socket:
+    """Send a request and return the open connection, to be closed as rudely as a test likes."""
+    data = json.dumps(body).encode()
+    sock = socket.create_connection(("127.0.0.1", client.port), timeout=20)
+    head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+    sock.sendall(head.encode() + data)
+    return sock

@@ -11,7 +11,7 @@ from tests.serving.live import PATH, chat, scripted, serving
 
 @pytest.fixture(scope="module")
 def server():
-    with serving("scripted", lambda: scripted(ScriptedModel("An answer."))) as client:
+    with serving(scripted(ScriptedModel("An answer."))) as client:
         yield client
 
 
@@ -50,17 +50,29 @@ def refused(client: httpx.Client, body) -> dict:
         ({"stream": 1}, "stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"stream": True, "stream_options": {"include_more": True}}, "stream_options.include_more"),
-        ({"n": 2}, "n"),
+        ({"n": 129}, "n"),
+        ({"n": 8 + 64 + 1}, "n"),  # more than can ever run and wait
+        ({"n": 2, "seed": 2**63 - 1}, "seed"),
         ({"n": 0}, "n"),
         ({"n": True}, "n"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"frequency_penalty": -1}, "frequency_penalty"),
-        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 1}, "logprobs"),
         ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": False, "top_logprobs": 0}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"min_p": 1.1}, "min_p"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"ignore_eos": 1}, "ignore_eos"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": "5"}, "timeout"),
+        ({"timeout": 10_000}, "timeout"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"tool_choice": "auto"}, "tool_choice"),
-        ({"functions": []}, "functions"),
+        ({"functions": [{}]}, "functions"),
+        ({"modalities": ["text", "audio"]}, "modalities"),
+        ({"parallel_tool_calls": True}, "parallel_tool_calls"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"reasoning_effort": "high"}, "reasoning_effort"),
         ({"user": 5}, "user"),
@@ -180,7 +192,7 @@ def test_a_prompt_longer_than_the_context(server):
 
 def test_a_prompt_longer_than_the_memory():
     """The model would take it; the pool of 3 blocks of 16 tokens doesn't. The scripted prompt is 5 tokens longer."""
-    with serving("scripted", lambda: scripted(ScriptedModel("ab"), num_blocks=3)) as client:
+    with serving(scripted(ScriptedModel("ab"), num_blocks=3)) as client:
         error = refused(client, chat("x" * 43))
         assert "48 tokens, and this server's KV memory is for 48" in error["message"]
         assert "--kv-memory" in error["message"]

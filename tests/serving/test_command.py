@@ -1,11 +1,13 @@
 """`python -m shared.serving` as a process: how it starts, what it says, how it ends."""
 
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,10 +18,13 @@ import pytest
 
 import shared
 from shared.inference.attention import BACKENDS
-from shared.serving.__main__ import listen, main
+from shared.serving.__main__ import listen, load_keys
+from shared.serving.engine import EngineFailed
+from shared.serving.process_engine import ProcessEngine
 from shared.serving.run import ready_lines, serve
 from shared.serving.settings import Attention, Settings
-from tests.serving.live import write_tiny_model
+from tests.serving.live import until, write_tiny_model
+from tests.serving.test_recovery import alive
 
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "API_KEY": ""}
 
@@ -43,94 +48,148 @@ def failing(*arguments: object, env=ENV) -> str:
 
 @contextmanager
 def running(*arguments: object, env=ENV, until=r"Ready: (http://\S+)", command=None):
-    """The server, once it has printed `until`: yields the process, what was found, and the lines printed so far."""
-    process = subprocess.Popen(
-        command or serving(*arguments),
-        cwd=shared.ROOT,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        printed = []
-        for line in process.stdout:
-            printed.append(line)
-            if found := re.search(until, line):
-                break
-        else:
-            pytest.fail("it ended: " + "".join(printed))
-        yield process, found[1], printed
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    """The server, once it has printed `until`: yields the process, what was found, and the lines printed so far.
+
+    What it logs goes elsewhere, and must hold no traceback.
+    """
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            command or serving(*arguments), cwd=shared.ROOT, env=env, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+        try:
+            printed = []
+            for line in process.stdout:
+                printed.append(line)
+                if found := re.search(until, line):
+                    break
+            else:
+                log.seek(0)
+                pytest.fail("it ended: " + "".join(printed) + log.read())
+            yield process, found[1], printed
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+            log.seek(0)
+            assert "Traceback" not in log.read()
 
 
-def test_it_starts_answers_and_stops_with_streams_open(folder):
-    """Without a key it is for this computer only."""
-    with running("--model", folder, "--port", 0, "--threads", 1) as (process, address, printed):
-        assert printed[0].startswith("Loading ")
-        assert "float32 on cpu" in printed[0]
-        with httpx.Client(base_url=address, timeout=20, trust_env=False) as client:
-            assert client.get("/health/ready").status_code == 200
-            assert client.get("/", headers={"Host": "evil.example"}).status_code == 403
-            assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["tiny"]
-            ask = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
-            assert client.post("/v1/chat/completions", json=ask).json()["usage"]["completion_tokens"] > 0
-            with open_streams(client, 8):
-                process.send_signal(signal.SIGTERM)
-                start = time.monotonic()
-                assert process.wait(timeout=10) == 0
-                assert time.monotonic() - start < 5
-        assert process.stdout.read() == ""
+@contextmanager
+def client_of(address: str):
+    with httpx.Client(base_url=address, timeout=20, trust_env=False) as client:
+        yield client
+
+
+def engine_of(process: subprocess.Popen) -> int | None:
+    """The id of its engine process, if it has one."""
+    found = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(process.pid)], capture_output=True, text=True)
+    lines = [line.split() for line in found.stdout.splitlines() if "engine" in line and "defunct" not in line]
+    return int(lines[0][0]) if lines else None
+
+
+# The server over an engine process that needs no torch, and takes its time: 20 tokens a second.
+FAKE = """
+import os
+import shared.serving.engine_child as child
+os.environ["FAKE_STEP_S"] = "0.05"
+child.COMMAND = (sys.executable, "-m", "tests.serving.fake_engine")
+"""
+ASK = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "seed": 0, "max_tokens": 40}
 
 
 @contextmanager
 def open_streams(client: httpx.Client, n: int):
-    """n streams, all of them begun."""
-    ask = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    """n streams, all of them begun: the lines that are still to come."""
     with ExitStack() as stack:
+        streams = []
         for _ in range(n):
-            response = stack.enter_context(client.stream("POST", "/v1/chat/completions", json=ask))
-            next(response.iter_lines())
-        yield
+            response = stack.enter_context(client.stream("POST", "/v1/chat/completions", json={**ASK, "stream": True}))
+            lines = (line.removeprefix("data: ") for line in response.iter_lines() if line)
+            next(lines), next(lines)
+            streams.append(lines)
+        yield streams
+
+
+def text_of(pieces: list[str]) -> str:
+    return "".join(json.loads(piece)["choices"][0]["delta"].get("content") or "" for piece in pieces)
+
+
+def test_an_engine_s_death_and_sigterm_with_streams_open(folder):
+    """Without a key it is for this computer only. Its engine is killed, and the streams go on; then it's told to end,
+    and they are finished."""
+    with (
+        running(until="Ready: (.*)  ", command=script(FAKE, "--model", folder)) as (process, address, printed),
+        client_of(address) as client,
+    ):
+        assert printed[0].startswith(f"Loading {folder} (float32 on cpu)")
+        assert client.get("/", headers={"Host": "evil.example"}).status_code == 403
+        assert [model["id"] for model in client.get("/v1/models").json()["data"]][0] == "tiny"
+        whole = client.post("/v1/chat/completions", json=ASK).json()["choices"][0]["message"]["content"]
+        with open_streams(client, 2) as streams:
+            killed = engine_of(process)
+            os.kill(killed, signal.SIGKILL)
+            with client.stream("POST", "/v1/chat/completions", json={**ASK, "stream": True}) as late:
+                assert late.status_code == 200
+                until(lambda: engine_of(process) not in (None, killed))
+                until(lambda: client.get("/health/ready").status_code == 200)
+                engine = engine_of(process)
+                process.send_signal(signal.SIGTERM)
+                until(lambda: client.get("/health/ready").status_code == 503)
+                refused = client.post("/v1/chat/completions", json=ASK)
+                assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+                assert float(refused.headers["Retry-After"]) > 0
+                for pieces in map(list, streams):
+                    assert pieces.pop() == "[DONE]"
+                    assert text_of(pieces) == whole[1:]
+                assert text_of([line.removeprefix("data: ") for line in late.iter_lines() if line][:-1]) == whole
+        assert process.wait(timeout=10) == 0
+        assert not alive(engine)
+        assert "3 open requests" in process.stdout.read()
+
+
+def test_ctrl_c_twice_with_streams_open(folder):
+    """The first lets them go on, and would wait for a body that doesn't come; the second ends both."""
+    with (
+        running(until="Ready: (.*)  ", command=script(FAKE, "--model", folder)) as (process, address, _),
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as half,
+        client_of(address) as client,
+        open_streams(client, 4) as streams,
+    ):
+        half.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+        engine = engine_of(process)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert process.poll() is None
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        for stream in streams:
+            assert json.loads(list(stream)[-1])["error"]["code"] == "shutting_down"
+        assert process.wait(timeout=10) == 0
+        assert time.monotonic() - began < 1.5
+        assert not alive(engine)
 
 
 def test_int8_in_little_memory_with_a_key_from_the_environment(folder):
     """A block of 16 tokens takes 3 layers * 2 heads * 8 numbers * 2 * 16 * 4 bytes = 6,144."""
     options = ("--threads", 1, "--dtype", "int8", "--attention", "gather", "--max-num-seqs", 4, "--kv-memory", 1)
     env = {**ENV, "API_KEY": "sesame"}
-    with running("--model", folder, "--port", 0, "--max-waiting", 0, *options, env=env) as (_, address, printed):
+    with (
+        running("--model", folder, "--port", 0, "--max-waiting", 0, *options, env=env) as (process, address, printed),
+        client_of(address) as client,
+    ):
         assert "int8 on cpu" in printed[0]
         assert printed[1] == (
             "Attention: gather. KV cache: 162 blocks of 16 tokens = 2,592 tokens, 1 MB; "
             "10.1 requests of 256 tokens fit.\n"
         )
-        with httpx.Client(base_url=address, timeout=20, trust_env=False) as client:
-            assert client.get("/v1/models").status_code == 401
-            client.headers["Authorization"] = "Bearer sesame"
-            assert client.get("/v1/models").status_code == 200
-            ask = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}
-            assert client.post("/v1/chat/completions", json=ask).json()["usage"]["completion_tokens"] > 0
-
-
-def test_ctrl_c_twice_with_streams_open(folder):
-    """The first ends the streams and waits for a body that doesn't come; the second ends that."""
-    with (
-        running("--model", folder, "--port", 0) as (process, address, _),
-        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2]))) as half,
-        httpx.Client(base_url=address, timeout=20, trust_env=False) as client,
-        open_streams(client, 4),
-    ):
-        half.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
-        time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.5)
-        assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=10) == 0
-        assert process.stdout.read() == ""
+        assert client.get("/v1/models").status_code == 401
+        client.headers["Authorization"] = "Bearer sesame"
+        assert client.get("/v1/models").status_code == 200
+        assert client.post("/v1/chat/completions", json=ASK).json()["usage"]["completion_tokens"] > 0
+        engine = engine_of(process)
+        process.kill()  # it can't end anything in order: the engine process sees to itself
+        process.wait()
+        until(lambda: not alive(engine), timeout_s=5)
 
 
 def script(before: str, *options: object) -> list[str]:
@@ -167,19 +226,8 @@ acts["shared.serving.run"] = slow
         assert process.stdout.read() == ""
 
 
-def test_sigterm_while_torch_loads(folder):
-    """The thread that loads is inside C++ code when the process ends; it must not take it down with an abort."""
-    before = """
-import threading, torch
-import shared.serving.served_model as served
-def load_for_ever(*_, **__):
-    print("busy", flush=True)
-    x = torch.ones(500)
-    while True:
-        x = x + 1
-served.load_model = load_for_ever
-"""
-    with running(until="(busy)", command=script(before, "--model", folder)) as (process, _, _):
+def test_sigterm_while_the_model_is_loaded(folder):
+    with running("--model", folder, "--port", 0, until="(Loading)") as (process, _, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=10) == 0
         assert process.stdout.read() == ""
@@ -200,7 +248,7 @@ def test_a_port_that_is_taken_is_told_at_once(folder):
 def test_a_public_address_needs_a_key(capsys):
     for host, message in {"0.0.0.0": "API_KEY=", "::": "API_KEY=", "no.such.host.invalid": "--host no.such"}.items():
         with pytest.raises(SystemExit, match="2"):
-            listen(host, 0, None)
+            listen(host, 0, False)
         assert message in capsys.readouterr().err
 
 
@@ -216,7 +264,7 @@ def test_options_that_are_wrong_are_told_at_once(tmp_path):
 @pytest.mark.parametrize("key", ["sésame", "two words", "  ", "new\nline", "tab\t"])
 def test_a_key_that_cannot_be_sent(key, capsys):
     with pytest.raises(SystemExit, match="2"):
-        main(port=0, api_key=key)
+        load_keys(None, key, None)
     assert "can't be sent in a header" in capsys.readouterr().err
 
 
@@ -231,32 +279,19 @@ def test_a_device_that_is_not_there(folder, monkeypatch, capsys):
     assert "no CUDA device" in capsys.readouterr().err
 
 
-def failing_in_process(capsys, monkeypatch, model: Path, **settings) -> str:
+@pytest.mark.parametrize("setting", [False, True])
+def test_what_cannot_be_loaded(folder, capsys, monkeypatch, setting):
+    """An option is named first where it is to blame; the model isn't, then."""
+
+    class Unloadable(ProcessEngine):
+        async def start(self):
+            raise EngineFailed("--kv-memory 5: too much" if setting else "the disk is full", setting)
+
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process keeps its own
     with socket.create_server(("127.0.0.1", 0)) as sock:
-        assert serve(sock, Settings(model=model, device="cpu", **settings)) == 2
-    return capsys.readouterr().err
-
-
-def test_a_model_that_is_none(folder, tmp_path, capsys, monkeypatch):
-    for file in folder.iterdir():
-        content = b"nonsense" if file.name == "model.safetensors" else file.read_bytes()
-        (tmp_path / file.name).write_bytes(content)
-    message = failing_in_process(capsys, monkeypatch, tmp_path)
-    assert message.startswith(f"{tmp_path} can't be served: ")
-    assert f"{tmp_path / 'model.safetensors'}" in message
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"attention": "varlen"}, "--attention varlen: .*CUDA device.* Without it"),
-        ({"kv_memory": 10**9}, r"--kv-memory 1000000000: only [\d,]+ MB are available"),
-    ],
-)
-def test_settings_that_cannot_be_had(folder, capsys, monkeypatch, settings, message):
-    """The option is to blame, and named first; the model isn't."""
-    assert re.match(message, failing_in_process(capsys, monkeypatch, folder, **settings))
+        assert serve(sock, Settings(model=folder, device="cpu"), lambda path, name: Unloadable(path)) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == ("--kv-memory 5: too much" if setting else f"{folder} can't be served: the disk is full")
 
 
 def test_the_reader_s_parts_are_named(monkeypatch):

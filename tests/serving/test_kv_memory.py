@@ -73,5 +73,8 @@ def test_available_memory(monkeypatch, tmp_path):
     assert available_memory() == 2000 * 1024
     (tmp_path / "memory.max").write_text("2500\n")
     assert available_memory() == 2000
+    (tmp_path / "memory.stat").write_text("anon 100\nfile 400\ninactive_file 300\nactive_file 100\n")
+    assert available_memory() == 2300
+    (tmp_path / "memory.stat").unlink()
     (tmp_path / "memory.current").write_text("9000\n")
     assert available_memory() == 0

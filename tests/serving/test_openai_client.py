@@ -4,8 +4,10 @@ import threading
 
 import pytest
 
+from shared.serving.keys import KeyRing
 from tests.inference.scripted import ScriptedModel, Turnstile
 from tests.serving.live import scripted, serving, until
+from tests.serving.whole import whole_model
 
 openai = pytest.importorskip("openai", reason="the openai package is not installed; it is in the [dev] extra")
 
@@ -20,7 +22,7 @@ def model():
 
 @pytest.fixture
 def server(model):
-    with serving("scripted", lambda: scripted(model, max_waiting=0, max_num_seqs=1), api_key="the key") as client:
+    with serving(scripted(model, max_waiting=0, max_num_seqs=1, keys=KeyRing.load(api_key="the key"))) as client:
         yield client
 
 
@@ -70,8 +72,54 @@ def test_the_stream_helper(client):
 
 
 def test_models(client):
-    assert [model.id for model in client.models.list()] == ["scripted"]
+    assert [model.id for model in client.models.list()] == ["scripted", "scripted@v1"]
     assert client.models.retrieve("scripted").owned_by == "your-own-parts"
+
+
+def test_several_answers_and_their_logprobs(client):
+    """A scripted model gives its token all the probability there is, and so all others the same little."""
+    ask = {"model": "scripted", "messages": MESSAGES, "n": 2, "logprobs": True, "top_logprobs": 2, "max_tokens": 8}
+    whole = client.chat.completions.create(**ask)
+    streamed = {0: [], 1: []}
+    for chunk in client.chat.completions.create(**ask, stream=True):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.logprobs.content if choice.logprobs else []
+    assert [choice.index for choice in whole.choices] == [0, 1]
+    for choice in whole.choices:
+        assert choice.message.content == "Paris, "
+        assert choice.finish_reason == "length"
+        entries = choice.logprobs.content
+        assert bytes(byte for entry in entries for byte in entry.bytes) == ANSWER.encode()[:8]
+        assert [entry.token for entry in entries] == [*"Paris, ", "bytes:\\xe2"]
+        assert all(entry.logprob == pytest.approx(0, abs=1e-6) for entry in entries)
+        assert all(entry.top_logprobs[0].token == entry.token for entry in entries)
+        assert all(len(entry.top_logprobs) == 2 for entry in entries)
+        assert streamed[choice.index] == entries
+    assert whole.usage.completion_tokens == 16
+
+
+def test_completions(client):
+    ask = {"model": "scripted", "prompt": ["one", "two"], "max_tokens": 5}
+    whole = client.completions.create(**ask)
+    assert [(choice.index, choice.text, choice.finish_reason) for choice in whole.choices] == [
+        (0, "Paris", "length"), (1, "Paris", "length"),
+    ]  # fmt: skip
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (6, 10)
+    texts, usage = {0: "", 1: ""}, None
+    for chunk in client.completions.create(**ask, stream=True, stream_options={"include_usage": True}):
+        usage = chunk.usage or usage
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts == {0: "Paris", 1: "Paris"}
+    assert usage == whole.usage
+
+
+def test_what_openai_has_and_we_have_not(client):
+    with pytest.raises(openai.NotFoundError, match="does not offer embeddings") as refusal:
+        client.embeddings.create(model="scripted", input="text")
+    assert refusal.value.code == "not_offered"
+    with pytest.raises(openai.NotFoundError, match="does not offer responses"):
+        client.responses.create(model="scripted", input="text")
 
 
 def test_errors_arrive_as_the_clients_own(client, server, model):
@@ -79,8 +127,11 @@ def test_errors_arrive_as_the_clients_own(client, server, model):
         client.chat.completions.create(model="other", messages=MESSAGES)
     assert not_found.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError) as bad:
-        client.chat.completions.create(model="scripted", messages=MESSAGES, n=2)
-    assert bad.value.param == "n"
+        client.chat.completions.create(model="scripted", messages=MESSAGES, presence_penalty=1)
+    assert bad.value.param == "presence_penalty"
+    with pytest.raises(openai.BadRequestError) as long:
+        client.chat.completions.create(model="scripted", messages=[{"role": "user", "content": "x" * 200}])
+    assert long.value.code == "context_length_exceeded"
     with pytest.raises(openai.AuthenticationError):
         client.with_options(api_key="another").models.list()
 
@@ -89,10 +140,27 @@ def test_errors_arrive_as_the_clients_own(client, server, model):
             raise RuntimeError("no memory left")
 
     model.before_step = fail
-    with pytest.raises(openai.InternalServerError, match="no memory left"):
+    with pytest.raises(openai.InternalServerError, match="no memory left") as failure:
         client.chat.completions.create(model="scripted", messages=MESSAGES)
+    assert failure.value.request_id == failure.value.response.json()["request_id"]
     with pytest.raises(openai.APIError, match="no memory left"):
         list(client.chat.completions.create(model="scripted", messages=MESSAGES, stream=True))
+
+
+def test_an_answer_that_is_not_finished_in_time(client, server, model):
+    model.before_step = turnstile = Turnstile(2)
+    with pytest.raises(openai.InternalServerError) as late:
+        client.chat.completions.create(model="scripted", messages=MESSAGES, extra_body={"timeout": 0.3})
+    assert late.value.status_code == 504
+    assert late.value.code == "deadline_passed"
+    turnstile.allow(1)
+    until(lambda: not server.engine._requests)
+    ask = {"model": "scripted", "messages": MESSAGES, "stream": True, "extra_body": {"timeout": 0.3}}
+    stream = client.chat.completions.create(**ask)
+    with pytest.raises(openai.APIError, match="not finished") as late:
+        list(stream)
+    assert late.value.code == "deadline_passed"
+    turnstile.allow(1000)
 
 
 def test_a_full_queue_and_a_closed_stream(client, server, model):
@@ -103,7 +171,7 @@ def test_a_full_queue_and_a_closed_stream(client, server, model):
         client.chat.completions.create(model="scripted", messages=MESSAGES)
     assert int(refused.value.response.headers["retry-after"]) >= 1
     stream.close()
-    engine = server.server.config.app.state.model.engine
+    engine = server.engine
     until(lambda: not engine._requests)
     turnstile.allow(1000)
     until(lambda: not engine._requests)
@@ -131,12 +199,10 @@ def test_paris(model_dir, int8):
     one the likeliest token leads by 1.8 or more at every step, measured with float32. (The token that ends the
     answer is the eighth.)
     """
-    from shared.serving.served_model import ServedModel
-
     messages = [{"role": "user", "content": "What is the capital of France? Answer with one word."}]
     name = model_dir.name
     with (
-        serving(name, lambda: ServedModel.load(model_dir, int8=int8)) as server,
+        serving(whole_model(model_dir, int8)) as server,
         openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0, timeout=120) as client,
     ):
         ask = {"model": name, "messages": messages, "temperature": 0, "max_tokens": 20}

@@ -1,57 +1,41 @@
-"""The chat page in a real browser. Skipped without playwright and a Chromium; playwright is in the [dev] extra."""
+"""The chat page in a real browser: what a person does there, and what it must never do with a model's words."""
 
 import re
-import shutil
-from contextlib import contextmanager
 
 import pytest
 
+from shared.serving.keys import KeyRing
 from tests.inference.scripted import ScriptedModel, Turnstile
+from tests.serving.browsing import expect, fits, launch, open_page
 from tests.serving.live import scripted, serving, until
 
-api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; it is in the [dev] extra")
-expect = api.expect
-expect.set_options(timeout=20_000)
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-# No sandbox: as root, and in containers, Chromium refuses to start with one. No background traffic: only our page's.
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
+browser = pytest.fixture(scope="module")(launch)
 ANSWER = "Paris <b>is</b> the capital. 😀"
+MARKDOWN = """# Caches
+A **cache** keeps the *result*, `get(k)` <img src=x onerror=alert(1)>, [docs](https://example.org/a) [x](javascript:a)
+1. look
+   - a hit
+2. store
 
+```python
+if x < 1:
+    y = "<i>**no**</i>"
+```
 
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None:
-        pytest.skip("no Chromium is installed")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@contextmanager
-def open_page(browser, server, **settings):
-    """A fresh page on the server. Afterwards: no error in its console but failed requests, and no request elsewhere."""
-    context = browser.new_context(**settings)
-    page, problems, requests = context.new_page(), [], []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("request", lambda request: requests.append(request.url))
-    page.on("console", lambda m: m.type == "error" and "Failed to load" not in m.text and problems.append(m.text))
-    page.goto(str(server.base_url))
-    yield page
-    context.close()
-    assert problems == []
-    assert all(url.startswith((str(server.base_url), "data:")) for url in requests)
+| name | n |
+|:-----|--:|
+| LRU  | 1 |
+"""
 
 
 @pytest.fixture
 def model():
-    return ScriptedModel(ANSWER, context=120)
+    return ScriptedModel(ANSWER, context=200)
 
 
 @pytest.fixture
 def server(model):
-    with serving("scripted", lambda: scripted(model, max_waiting=0, max_num_seqs=1)) as client:
+    with serving(scripted(model, max_waiting=0, max_num_seqs=1)) as client:
         yield client
 
 
@@ -59,6 +43,11 @@ def ask(page, text: str) -> None:
     page.get_by_label("Your message").fill(text)
     expect(page.get_by_role("button", name="Send")).to_be_enabled()  # the page has found the server
     page.keyboard.press("Enter")
+
+
+def read(model) -> str:
+    """The latest prompt."""
+    return bytes(model.prompts[-1]).decode()
 
 
 def test_a_conversation(browser, server, model):
@@ -69,36 +58,100 @@ def test_a_conversation(browser, server, model):
         answer = page.locator(".assistant .text")
         expect(answer).to_have_text(ANSWER)  # as text, tags and all
         assert page.locator("#log b, #log i").count() == 0
-        expect(page.locator(".facts")).to_have_text(re.compile(r"first token after .* s · .* tokens/s · \d+ tokens"))
+        expect(page.locator(".facts")).to_have_text(re.compile(r"first token after .* s · \d+ tokens · .* tokens/s"))
         ask(page, "More")
-        expect(answer).to_have_count(2)
         expect(page.locator(".facts")).to_have_count(2)
-        assert bytes(model.prompts[-1]).decode() == f"u:<i>Capital</i>?\na:{ANSWER}\nu:More\na:"
+        assert read(model) == f"u:<i>Capital</i>?\na:{ANSWER}\nu:More\na:"
+        page.get_by_role("button", name="Regenerate the answer").click()
+        expect(page.locator(".facts")).to_have_count(2)
+        until(lambda: len(model.prompts) == 3)
+        assert read(model) == f"u:<i>Capital</i>?\na:{ANSWER}\nu:More\na:"
+        page.get_by_role("button", name="Edit").click()
+        expect(page.get_by_label("Your message")).to_have_value("More")
+        ask(page, "Less")
+        expect(page.locator(".facts")).to_have_count(2)
+        expect(page.locator(".user")).to_have_count(2)
+        assert read(model) == f"u:<i>Capital</i>?\na:{ANSWER}\nu:Less\na:"
+        page.reload()  # goes on where it was
+        expect(answer).to_have_text([ANSWER, ANSWER])
         page.get_by_role("button", name="New chat").click()
         expect(answer).to_have_count(0)
         ask(page, "Anew")
         expect(page.locator(".facts")).to_have_count(1)
-        assert bytes(model.prompts[-1]).decode() == "u:Anew\na:"
+        assert read(model) == "u:Anew\na:"
+        page.get_by_role("button", name="Chats", exact=True).click()
+        page.get_by_role("button", name="<i>Capital</i>? ").first.click()
+        expect(page.locator(".user .text")).to_have_text(["<i>Capital</i>?", "Less"])
+        page.get_by_role("button", name="Chats", exact=True).click()
+        page.get_by_role("button", name="Delete: <i>Capital</i>?").click()
+        expect(answer).to_have_count(0)
+        assert "Capital" not in page.evaluate("localStorage.chats")
+
+
+def test_markdown_is_shown_and_html_is_not_run(browser):
+    model = ScriptedModel(MARKDOWN, context=600)
+    phone = {"viewport": {"width": 390, "height": 700}}
+    with serving(scripted(model)) as server, open_page(browser, server, **phone) as page:
+        page.add_init_script("window.alert = () => { document.title = 'run' }")
+        page.get_by_role("button", name="Settings").click()
+        page.get_by_label("Longest answer").fill("400")
+        page.keyboard.press("Escape")
+        # Whatever was shown while it was written: markers that never belonged there, and how often code blocks came.
+        page.evaluate("""() => {
+            window.seen = []; window.made = 0;
+            new MutationObserver((changes) => {
+                for (const c of changes) for (const n of c.addedNodes) if (n.className === 'code') made += 1;
+                seen.push(document.querySelector('.assistant .text')?.innerText ?? '');
+            }).observe(document.getElementById('log'), { subtree: true, childList: true, characterData: true });
+        }""")
+        ask(page, "Go")
+        expect(page.locator(".facts")).to_be_visible()
+        text = page.locator(".assistant .text")
+        expect(text.locator("h3")).to_have_text("Caches")
+        expect(text.locator("strong")).to_have_text("cache")
+        expect(text.locator("em")).to_have_text("result")
+        expect(text.locator("p code")).to_have_text("get(k)")
+        expect(text.locator("ol > li")).to_have_count(2)
+        expect(text.locator("ol ul li")).to_have_text("a hit")
+        expect(text.locator("pre code")).to_have_text('if x < 1:\n    y = "<i>**no**</i>"')
+        expect(text.locator("td")).to_have_text(["LRU", "1"])
+        assert [a.get_attribute("href") for a in text.locator("a").all()] == ["https://example.org/a"]
+        assert "<img src=x onerror=alert(1)>" in text.inner_text()
+        assert text.locator("img, i, script").count() == 0
+        assert page.title() != "run"
+        seen, made = page.evaluate("[seen, made]")
+        assert made == 1, "the block of code was made anew while it grew"
+        prose = [shown.split("if x")[0] for shown in seen]
+        assert not [shown for shown in prose if re.search(r"\*\*|`|^#|\]\(https|\|--", shown, re.M)]
+        assert fits(page)
+        text.get_by_role("button", name="Copy").click()
+        expect(text.locator(".bar button")).not_to_have_text("Copy")  # "Copied", or how to do it by hand
 
 
 def test_keys_and_settings(browser, server, model):
     with open_page(browser, server) as page:
         page.get_by_role("button", name="Settings").click()
-        page.get_by_label("Longest answer").fill("5")
-        page.get_by_label("System prompt").fill("Be brief")
+        for name, value in {"Longest answer": "5", "System prompt": "Be brief", "Top-p": "0.9", "Seed": "7"}.items():
+            page.get_by_label(name).fill(value)
         page.keyboard.press("Escape")
         box = page.get_by_label("Your message")
         box.fill("one")
         page.keyboard.press("Shift+Enter")
         page.keyboard.type("two")
         expect(box).to_have_value("one\ntwo")
-        page.keyboard.press("Enter")
+        with page.expect_request("**/v1/chat/completions") as asked:
+            page.keyboard.press("Enter")
+        body = asked.value.post_data_json
+        assert (body["model"], body["max_tokens"], body["top_p"], body["seed"]) == ("scripted", 5, 0.9, 7)
         expect(page.locator(".facts")).to_contain_text("cut off")
         expect(page.locator(".assistant .text")).to_have_text("Paris")
-        assert bytes(model.prompts[-1]).decode() == "s:Be brief\nu:one\ntwo\na:"
+        assert read(model) == "s:Be brief\nu:one\ntwo\na:"
         page.reload()
         page.get_by_role("button", name="Settings").click()
         expect(page.get_by_label("Longest answer")).to_have_value("5")
+        page.get_by_label("Model", exact=True).select_option("scripted@v1")
+        page.get_by_role("button", name="Save").click()
+        expect(page.get_by_role("status")).to_have_text("scripted@v1")
 
 
 def test_the_stop_button_stops_the_model(browser, server, model):
@@ -109,10 +162,8 @@ def test_the_stop_button_stops_the_model(browser, server, model):
         expect(page.locator(".assistant .text")).to_have_text("Par")
         page.get_by_role("button", name="Stop").click()
         expect(page.locator(".facts")).to_contain_text("stopped")
-        engine = server.server.config.app.state.model.engine
-        until(lambda: not engine._requests)
+        until(lambda: not server.engine._requests)
         turnstile.allow(1000)
-        until(lambda: not engine._requests)
         assert model.steps < len(ANSWER)
         expect(page.get_by_role("button", name="Send")).to_be_visible()
 
@@ -125,13 +176,15 @@ def test_errors_can_be_read_and_tried_again(browser, server, model):
         ask(other, "First")
         expect(other.locator(".assistant .text")).to_have_text("P")
         ask(page, "Second")
-        expect(page.get_by_role("alert")).to_contain_text("busy")
+        expect(page.get_by_role("alert")).to_contain_text("wait")  # who else does, and how long to wait
+        again = page.get_by_role("button", name="Try again")
+        expect(again).to_have_text(re.compile(r"Try again in \d+ s"))
         turnstile.allow(1000)
         expect(other.locator(".facts")).to_be_visible()
-        page.get_by_role("button", name="Try again").click()
+        again.click()
         expect(page.locator(".assistant .text")).to_have_text(ANSWER)
         expect(page.get_by_role("alert")).to_have_count(0)
-        assert bytes(model.prompts[-1]).decode() == "u:Second\na:"
+        assert read(model) == "u:Second\na:"
 
         def fail(done):
             if done == [3]:
@@ -143,27 +196,19 @@ def test_errors_can_be_read_and_tried_again(browser, server, model):
         expect(page.locator(".assistant .text").last).to_have_text("Par")
         model.before_step = None
         page.get_by_role("button", name="New chat").click()
-        ask(page, "x" * 150)
-        expect(page.get_by_role("alert")).to_contain_text("context is 120 tokens")
-
-
-def test_a_message_that_is_refused_comes_back_into_the_box(browser, server, model):
-    with open_page(browser, server) as page:
-        ask(page, "First")
-        expect(page.locator(".facts")).to_have_count(1)
-        ask(page, "x" * 150)
-        expect(page.get_by_role("alert")).to_contain_text("context is 120 tokens")
-        expect(page.get_by_label("Your message")).to_have_value("x" * 150)
-        expect(page.locator(".user")).to_have_count(1)
+        ask(page, "x" * 250)  # it will never be taken, so it comes back into the box
+        expect(page.get_by_role("alert")).to_contain_text("200 tokens")
+        expect(page.get_by_label("Your message")).to_have_value("x" * 250)
+        expect(page.locator(".user")).to_have_count(0)
         expect(page.get_by_role("button", name="Try again")).to_have_count(0)
         ask(page, "Short")
-        expect(page.locator(".facts")).to_have_count(2)
+        expect(page.locator(".facts")).to_have_count(1)
         expect(page.get_by_role("alert")).to_have_count(0)
-        assert bytes(model.prompts[-1]).decode() == f"u:First\na:{ANSWER}\nu:Short\na:"
+        assert read(model) == "u:Short\na:"
 
 
-def test_a_server_that_goes_away(browser, model):
-    with serving("scripted", lambda: scripted(model)) as server, open_page(browser, server) as page:
+def test_a_server_that_goes_away(browser, server, model):
+    with open_page(browser, server) as page:
         expect(page.get_by_role("status")).to_have_text("scripted")
         page.route("**/*", lambda route: route.abort())
         ask(page, "Hello?")
@@ -176,7 +221,8 @@ def test_a_server_that_goes_away(browser, model):
 
 
 def test_the_key(browser, model):
-    with serving("scripted", lambda: scripted(model), api_key="sesame") as server, open_page(browser, server) as page:
+    keys = KeyRing.load(api_key="sesame")
+    with serving(scripted(model, keys=keys)) as server, open_page(browser, server) as page:
         key = page.get_by_label("API key")
         key.fill("wrong")
         page.keyboard.press("Enter")
@@ -188,15 +234,17 @@ def test_the_key(browser, model):
         expect(page.locator(".assistant .text")).to_have_text(ANSWER)
 
 
-@pytest.mark.parametrize("width", [320, 390, 1280])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_is_wider_than_the_screen(browser, server, width, scheme):
-    with open_page(browser, server, viewport={"width": width, "height": 700}, color_scheme=scheme) as page:
+def test_nothing_is_wider_than_a_phone(browser, server, model):
+    model.script = list(b"`" + b"c" * 60 + b"`\n\n|" + b" cell |" * 9 + b"\n|" + b"--|" * 9 + b"\n```\n" + b"w" * 30)
+    with open_page(browser, server, viewport={"width": 320, "height": 600}, color_scheme="dark") as page:
         ask(page, "w" * 60)
         expect(page.locator(".facts")).to_be_visible()
-        for name in ("Send", "Settings", "New chat"):
-            box = page.get_by_role("button", name=name).bounding_box()
+        assert fits(page)
+        assert page.evaluate("document.documentElement.scrollHeight <= innerHeight")  # only the talk scrolls
+        for name in ("Send", "Settings", "Chats", "New chat"):
+            box = page.get_by_role("button", name=name, exact=True).bounding_box()
             assert box["x"] >= 0
-            assert box["x"] + box["width"] <= width
-            assert box["y"] + box["height"] <= 700
-        assert page.locator(".user .text").bounding_box()["width"] < width
+            assert box["x"] + box["width"] <= 320
+            assert box["y"] + box["height"] <= 600
+        page.get_by_role("button", name="Settings").click()
+        assert fits(page)

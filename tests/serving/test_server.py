@@ -1,29 +1,18 @@
 """The live server at work: a full queue, callers who leave, failures, the end."""
 
 import json
+import logging
 import socket
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-import httpx
 import pytest
 
-from tests.serving.live import PATH, WARM_UP_STEPS, chat, events, hold, scripted, serving, until
-
-
-def raw_request(client: httpx.Client, body: dict) -> socket.socket:
-    """Send a request and return the open connection, to be closed as rudely as a test likes."""
-    data = json.dumps(body).encode()
-    sock = socket.create_connection(("127.0.0.1", client.port), timeout=20)
-    head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
-    sock.sendall(head.encode() + data)
-    return sock
-
-
-def engine(client: httpx.Client):
-    return client.server.config.app.state.model.engine
-
+from shared.observability.logs import configure
+from shared.serving.keys import Key, KeyRing, hash_key
+from tests.serving.live import PATH, WARM_UP_STEPS, chat, events, hold, raw_request, scripted, serving, until
 
 # ---- the queue
 
@@ -32,7 +21,7 @@ def test_a_full_queue_answers_429(model, server):
     turnstile = hold(model)
     with ThreadPoolExecutor() as pool:
         accepted = [pool.submit(server.post, PATH, json=chat(max_tokens=2)) for _ in range(2)]
-        until(lambda: len(engine(server)._requests) == 2)
+        until(lambda: len(server.service.open) == 2)
         for stream in (False, True):
             refused = server.post(PATH, json=chat(max_tokens=2, stream=stream))
             assert refused.status_code == 429
@@ -45,7 +34,7 @@ def test_a_full_queue_answers_429(model, server):
 
 
 def test_health_answers_while_the_model_computes(model, server):
-    model.before_step = lambda done: time.sleep(0.05)
+    model.before_step = lambda done: time.sleep(0.03)
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(server.post, PATH, json=chat(max_tokens=40))
         until(lambda: model.steps > WARM_UP_STEPS)
@@ -55,20 +44,20 @@ def test_health_answers_while_the_model_computes(model, server):
             assert server.get("/health/live").status_code == 200
             slowest = max(slowest, time.monotonic() - start)
         assert not answer.done()
-        assert slowest < 1.0  # the answer takes two seconds: on the event loop, health would wait for it
+        assert slowest < 1.0  # the answer takes more than a second: on the event loop, health would wait for it
         assert answer.result().status_code == 200
 
 
 def test_health_answers_while_a_long_text_is_encoded(server):
-    served, begun, release = server.server.config.app.state.model, threading.Event(), threading.Event()
-    encode = served.encode
+    text, begun, release = server.service.text, threading.Event(), threading.Event()
+    encode = text.encode_chat
 
-    def slowly(messages):
+    def slowly(messages, max_model_len):
         begun.set()
         assert release.wait(20)
-        return encode(messages)
+        return encode(messages, max_model_len)
 
-    served.encode = slowly
+    text.encode_chat = slowly
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(server.post, PATH, json=chat(max_tokens=1))
         assert begun.wait(20)
@@ -89,7 +78,7 @@ def test_a_caller_who_leaves_stops_the_work(model, server, stream, how):
     if how == "reset":
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     sock.close()
-    until(lambda: not engine(server)._requests)
+    until(lambda: not server.engine._requests)
     turnstile.allow(1000)
     answer = server.post(PATH, json=chat(max_tokens=3))
     assert answer.json()["usage"]["completion_tokens"] == 3
@@ -103,14 +92,14 @@ def test_a_caller_who_leaves_the_queue_frees_a_place(model, server, stream):
         first = pool.submit(server.post, PATH, json=chat(max_tokens=2))
         until(lambda: model.steps == WARM_UP_STEPS + 1)
         waiting = raw_request(server, chat(stream=stream))
-        until(lambda: len(engine(server)._requests) == 2)
+        until(lambda: len(server.service.open) == 2)
         waiting.close()
-        until(lambda: len(engine(server)._requests) == 1)
+        until(lambda: len(server.service.open) == 1)
         third = pool.submit(server.post, PATH, json=chat(max_tokens=2))
-        until(lambda: len(engine(server)._requests) == 2)
+        until(lambda: len(server.service.open) == 2)
         turnstile.allow(100)
         assert first.result().status_code == third.result().status_code == 200
-    assert len(model.prompts) == 3  # the warm-up, the first and the third
+    assert len(model.prompts) == 2  # the first and the third
 
 
 def test_a_caller_who_leaves_in_the_middle_of_the_body_is_no_error(server, caplog):
@@ -119,7 +108,7 @@ def test_a_caller_who_leaves_in_the_middle_of_the_body_is_no_error(server, caplo
     until(lambda: server.server.server_state.tasks)
     half.close()
     until(lambda: not server.server.server_state.tasks)
-    assert caplog.text == ""
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 # ---- failures
@@ -145,12 +134,12 @@ def test_a_failing_request_fails_alone(model, server):
 
 
 def test_a_bug_in_the_server_is_a_500_in_the_usual_shape(server, caplog):
-    served = server.server.config.app.state.model
-    original, served.encode = served.encode, lambda messages: {}["a bug"]
+    text = server.service.text
+    original, text.encode_chat = text.encode_chat, lambda messages, max_model_len: {}["a bug"]
     try:
         response = server.post(PATH, json=chat(), headers={"X-Request-ID": "find-me"})
     finally:
-        served.encode = original
+        text.encode_chat = original
     assert response.status_code == 500
     assert response.headers["x-request-id"] == "find-me"
     error = response.json()["error"]
@@ -165,7 +154,7 @@ def test_a_bug_in_the_server_is_a_500_in_the_usual_shape(server, caplog):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_stopping_ends_open_answers(model, stream):
-    with serving("scripted", lambda: scripted(model)) as client, ThreadPoolExecutor() as pool:
+    with serving(scripted(model)) as client, ThreadPoolExecutor() as pool:
         turnstile = hold(model, steps=2)
 
         def ask():
@@ -198,7 +187,7 @@ def test_answers_of_two_callers_do_not_mix(server):
 
 
 def test_stopping_does_not_wait_for_a_body_that_never_comes(model, caplog):
-    with serving("scripted", lambda: scripted(model)) as client:
+    with serving(scripted(model)) as client:
         half = socket.create_connection(("127.0.0.1", client.port), timeout=10)
         half.sendall(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{{".encode())
         until(lambda: client.server.server_state.tasks)
@@ -206,3 +195,68 @@ def test_stopping_does_not_wait_for_a_body_that_never_comes(model, caplog):
         assert half.recv(100).startswith(b"HTTP/1.1 503 ")
         half.close()
     assert "Traceback" not in caplog.text
+
+
+# ---- the books
+
+
+def test_every_request_is_counted_once_and_found_by_its_id(model, tmp_path):
+    """Answered or refused, by whatever refuses it; and the log has a line for each that asked something of the API."""
+    keys = KeyRing([Key("me", hash_key("mine")), Key("few", hash_key("few"), requests_per_minute=1)])
+    stop = configure("json", tmp_path / "log")
+    good, path = chat(max_tokens=2), PATH
+    try:
+        with serving(scripted(model, max_num_seqs=1, max_waiting=0, keys=keys)) as client, ThreadPoolExecutor() as pool:
+            before, sent = answered(client), []
+
+            def send(status: int, method="POST", path=path, key="mine", **more):
+                headers = {"X-Request-ID": f"request-{len(sent)}", "Authorization": f"Bearer {key}"}
+                sent.append((status, method, path))
+                response = client.request(method, path, headers=headers, **more)
+                assert response.status_code == status, (path, response.text)
+                if status >= 400:
+                    assert response.json()["request_id"] == headers["X-Request-ID"]
+
+            send(200, json=good)
+            send(200, json=good | {"stream": True})
+            send(200, path="/v1/completions", json={"model": "scripted", "prompt": ["a"], "max_tokens": 1})
+            send(200, "GET", "/v1/models")
+            send(200, "GET", "/health/live")
+            send(401, json=good, key="nobody's")
+            send(404, json=good | {"model": "none"})
+            send(404, "GET", "/v1/nothing")
+            send(405, "GET")
+            send(400, content=b"{")
+            send(400, json=good | {"temperature": 3})
+            send(400, json=chat("x" * 500))
+            send(413, content=b" " * 300_000)
+            send(200, "GET", "/v1/models", key="few")
+            send(429, "GET", "/v1/models", key="few")
+            turnstile = hold(model)
+            steps = model.steps
+            running = pool.submit(send, 200, json=good)
+            until(lambda: model.steps == steps + 1)
+            send(429, json=good)
+            turnstile.allow(10)
+            running.result()
+            expected = Counter(str(status) for status, *_ in sent)
+            until(lambda: answered(client) - before == expected)
+            assert not client.service.telemetry.open
+    finally:
+        stop()
+    logged = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    lines = {line["request_id"]: line for line in logged if line["message"] == "request"}
+    for i, (status, _, path) in enumerate(sent):
+        if path.startswith("/v1"):
+            assert lines[f"request-{i}"]["status"] == status
+    assert len(lines) == sum(path.startswith("/v1") for *_, path in sent)
+
+
+def answered(client) -> Counter[str]:
+    """How many requests were answered with each status, says the server, without those that ask whether it's ready."""
+    counts = Counter()
+    for metric in client.service.telemetry.metrics.registry.collect():
+        for sample in metric.samples:
+            if sample.name == "http_requests_total" and sample.labels["route"] != "/health/ready":
+                counts[sample.labels["status"]] += int(sample.value)
+    return counts

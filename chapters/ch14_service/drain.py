@@ -1,0 +1,48 @@
+# Yours to finish. Generated from shared/serving/drain.py (version cd3dd058ebdc).
+"""The end of a service: nobody new comes in, and those who are in may finish, within the time they are given."""
+
+from chapters import Todo
+import asyncio
+
+
+class Draining(RuntimeError):
+    """The server is ending and takes no new requests."""
+
+
+class Drain:
+    """Counts who is in. To be used on one event loop."""
+
+    def __init__(self) -> None:
+        self.draining = False
+        self.num_open = 0
+        self._hurried = False
+        self._changed = asyncio.Event()  # somebody left, or there is no time any more
+
+    def enter(self) -> None:
+        """Raises Draining once draining has begun."""
+        if self.draining:
+            raise Draining("the server is shutting down and takes no new requests")
+        self.num_open += 1
+
+    def leave(self) -> None:
+        """For each that has entered, once."""
+        self.num_open -= 1
+        self._changed.set()
+
+    def begin(self) -> None:
+        """From now on nobody enters."""
+        self.draining = True
+
+    def hurry(self) -> None:
+        """Whoever waits for the others to leave waits no more."""
+        self._hurried = True
+        self._changed.set()
+
+    async def wait(self, grace_s: float) -> bool:
+        """Let nobody in any more, and wait until all have left: at most grace_s seconds in all, and not if hurried.
+
+        Returns whether all have left.
+        """
+        # exercise 14.8: begin; as long as somebody is in and time is left: clear self._changed, and wait for it
+        raise Todo("14.8")
+        # end

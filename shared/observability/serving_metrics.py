@@ -1,0 +1,119 @@
+"""Every metric of the server, by prometheus-client. Names and buckets of gen_ai_* are OpenTelemetry's.
+
+OpenTelemetry's semantic conventions for generative AI (status: development) name metrics with dots; in Prometheus dots
+are underscores and seconds are in the name. The rest begins with llm_. No label has values that a caller can choose
+freely: routes, models, versions, kinds and reasons are few, and what is beyond a limit is counted as "other".
+"""
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    Summary,
+    disable_created_metrics,
+)
+
+# The conventions' recommended boundaries, and some beyond: on a CPU answers take minutes, on a GPU tokens take little.
+DURATION_BUCKETS = tuple(round(0.01 * 2**k, 2) for k in range(16))  # 10 ms to 5.5 min; recommended up to 81.92
+TTFT_BUCKETS = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+TPOT_BUCKETS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
+)  # fmt: skip
+TOKEN_BUCKETS = tuple(4**k for k in range(14))  # 1, 4, 16 … 67108864
+STEP_BUCKETS = tuple(0.001 * 2**k for k in range(13))  # 1 ms to 4 s
+COUNT_BUCKETS = tuple(2**k for k in range(10))  # 1 to 512
+BATCH_TOKEN_BUCKETS = tuple(2**k for k in range(13))  # 1 to 4096
+PAUSE_BUCKETS = (0.0001, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512)
+
+# Known beforehand, so that their series are there from the start, at 0: Prometheus sees no increase in a series whose
+# first value is 1.
+ERROR_KINDS = ("timeout", "generation_failed", "engine_failed", "shutting_down", "internal_error")
+REFUSALS = (
+    "rate_limit_exceeded", "queue_full", "overloaded", "shutting_down", "engine_failed", "engine_away", "not_ready",
+)  # fmt: skip
+EVENTS = (
+    "engine_ready", "engine_died", "engine_hung", "engine_restarted", "engine_failed", "request_failed",
+    "replica_lost", "version_failed", "version_unloaded",
+)  # fmt: skip
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series beside each counter and histogram, which nothing here reads
+
+PROVIDER = "your_own_parts"  # gen_ai.provider.name, which the conventions require
+GEN_AI = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", "version")
+VERSION = ("model", "version")
+
+
+class ServingMetrics:
+    """The metrics, in a registry of their own, so that two servers in one process (a test) don't share them."""
+
+    def __init__(self) -> None:
+        registry = self.registry = CollectorRegistry()
+
+        def counter(name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+            return Counter(name, text, labels, registry=registry)
+
+        def gauge(name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
+            return Gauge(name, text, labels, registry=registry)
+
+        def histogram(name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(name, text, labels, buckets=buckets, registry=registry)
+
+        # A request, when it ends. error_type is "" for one that succeeded.
+        self.requests = counter("http_requests_total", "HTTP requests", ("route", "status"))
+        self.duration = histogram(
+            "gen_ai_server_request_duration_seconds", "From arrival to the last token",
+            (*GEN_AI, "error_type"), DURATION_BUCKETS,
+        )  # fmt: skip
+        self.ttft = histogram(
+            "gen_ai_server_time_to_first_token_seconds", "From arrival to the first token", GEN_AI, TTFT_BUCKETS
+        )
+        self.tpot = histogram(
+            "gen_ai_server_time_per_output_token_seconds", "Per token after the first", GEN_AI, TPOT_BUCKETS
+        )
+        self.tokens = histogram(
+            "gen_ai_client_token_usage", "Tokens of a request", (*GEN_AI, "gen_ai_token_type"), TOKEN_BUCKETS
+        )
+        self.queue_time = histogram(
+            "llm_request_queue_seconds", "From passing the limits to the first step", VERSION, TTFT_BUCKETS
+        )
+        self.machine_seconds = Summary(
+            "llm_request_machine_seconds", "A request's share of the engine's time", VERSION, registry=registry
+        )
+        self.cost = Summary(
+            "llm_request_cost", "A request's share of the machine's price, in the price's money", VERSION,
+            registry=registry,
+        )  # fmt: skip
+
+        # What went wrong, or was not let in.
+        self.errors = counter("llm_errors_total", "Requests that the server failed, by kind", ("kind",))
+        self.bad_requests = counter("llm_bad_requests_total", "Requests that can't be served, by kind", ("kind",))
+        self.cancelled = counter("llm_cancelled_total", "Requests whose callers left")
+        self.refusals = counter("llm_refusals_total", "Requests that were not let in", ("reason",))
+        self.timeouts = counter("llm_timeouts_total", "Requests that passed their deadline")
+        self.degraded = counter("llm_degraded_total", "Answers made shorter or by a smaller model", ("how",))
+        self.events = counter("llm_events_total", "What happened to the engines, by kind", ("kind",))
+        self.restarts = counter("llm_engine_restarts_total", "Engines that were replaced", ("version",))
+        self.engine_up = gauge("llm_engine_up", "1 while the engine takes requests", ("version",))
+
+        # Steps.
+        self.step = histogram("llm_step_seconds", "One step of the engine", VERSION, STEP_BUCKETS)
+        self.batch_requests = histogram("llm_batch_requests", "Requests in a step", VERSION, COUNT_BUCKETS)
+        self.batch_tokens = histogram("llm_batch_tokens", "Tokens in a step", VERSION, BATCH_TOKEN_BUCKETS)
+
+        # The service and the process. What is looked up only when asked for is in collectors.py.
+        self.queue_depth = gauge("llm_queue_depth", "Requests that wait for a place")
+        self.queue_capacity = gauge("llm_queue_capacity", "How many may wait for a place")
+        self.in_flight = gauge("llm_requests_in_flight", "Requests that have arrived and aren't done")
+        self.default_timeout = gauge("llm_default_timeout_seconds", "The deadline of a request that names none")
+        self.gc_pauses = histogram("llm_gc_pause_seconds", "Garbage collections", ("generation",), PAUSE_BUCKETS)
+        ProcessCollector(registry=registry)  # process_open_fds and so on, where there is /proc
+        for name in ERROR_KINDS:
+            self.errors.labels(name)
+        for name in REFUSALS:
+            self.refusals.labels(name)
+        for name in EVENTS:
+            self.events.labels(name)

@@ -1,0 +1,98 @@
+"""When an engine process is replaced, how soon, and when it's given up. Decisions alone; the clock is the caller's."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class RestartPolicy:
+    """How long to wait before an engine that has exited is started again.
+
+    first_s: the wait after a second exit in a row; each further one waits twice as long, up to longest_s. max_exits: so
+    many in a row, and it's given up. settled_s: an engine that has been ready for so long was sound, whatever ends it,
+    and exits are counted anew. All times are seconds on one clock. Raises ValueError for max_exits.
+    """
+
+    first_s: float = 0.5
+    longest_s: float = 30.0
+    max_exits: int = 5
+    settled_s: float = 3.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_exits <= 1000:
+            raise ValueError(f"max_exits must be from 1 to 1000, not {self.max_exits}")
+        self.num_exits = 0  # in a row
+        self._ready_at: float | None = None  # of the engine that runs now
+
+    def on_ready(self, now: float) -> None:
+        """The engine has loaded, and takes requests."""
+        self._ready_at = now
+
+    def on_exit(self, now: float) -> float | None:
+        """The engine has exited. Returns the seconds after which to start another, or None: give up.
+
+        The first exit in a row waits for nothing, the second for first_s, the third for twice that, and so on; the
+        max_exits-th gives up.
+
+        >>> policy = RestartPolicy(first_s=0.5, longest_s=3.0, max_exits=6)
+        >>> [policy.on_exit(now) for now in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0)]
+        [0.0, 0.5, 1.0, 2.0, 3.0, None]
+        """
+        # exercise 14.9: was it settled? then the count begins anew. One more; too many; none, or first_s doubled
+        #   the engine that has exited isn't ready any more: self._ready_at is the next one's
+        if self._ready_at is not None and now - self._ready_at >= self.settled_s:
+            self.num_exits = 0
+        self._ready_at = None
+        self.num_exits += 1
+        if self.num_exits >= self.max_exits:
+            return None
+        if self.num_exits == 1:
+            return 0.0
+        return min(self.first_s * 2 ** (self.num_exits - 2), self.longest_s)
+        # end
+
+
+class Watch:
+    """Tells an engine that hangs from one that is busy, whose answers to pings may come late, and whose steps end.
+
+    ping_s: how often it is pinged. hung_after_s: a ping may be unanswered for so long, if no step ends meanwhile.
+    """
+
+    def __init__(self, ping_s: float, hung_after_s: float, now: float) -> None:
+        self.ping_s, self.hung_after_s = ping_s, hung_after_s
+        self._sent_at: float | None = None  # the first ping since the engine was last heard of
+        self._pinged_at = now
+        self._looked_at = now
+
+    def ping_due(self, now: float) -> bool:
+        return now - self._pinged_at >= self.ping_s
+
+    def on_sent(self, now: float) -> None:
+        """A ping was sent."""
+        self._pinged_at = now
+        if self._sent_at is None:
+            self._sent_at = now
+
+    def on_pong(self, now: float) -> None:
+        """A ping was answered: no question is open any more."""
+        self._sent_at = None
+
+    def on_step(self, now: float) -> None:
+        """A step has ended: the engine is busy, and the question can wait. The time for an answer begins anew."""
+        if self._sent_at is not None:
+            self._sent_at = now
+
+    def is_hung(self, now: float) -> bool:
+        """Whether a ping has been open for longer than hung_after_s. To be asked every ping_s or so.
+
+        Whoever wasn't asked for longer than hung_after_s was asleep itself (a laptop's lid, a blocked event loop): the
+        answer may lie there unread. Then the engine is given its time anew.
+        """
+        # exercise 14.10: how long since the last look? Whoever slept lets the open ping count from now. Then judge
+        slept = now - self._looked_at > self.hung_after_s
+        self._looked_at = now
+        if self._sent_at is None:
+            return False
+        if slept:
+            self._sent_at = now
+        return now - self._sent_at > self.hung_after_s
+        # end

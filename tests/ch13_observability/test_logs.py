@@ -1,0 +1,276 @@
+"""Exercises 13.5 to 13.8: the request's id, what is logged of it, of which requests all, and how without waiting."""
+
+import json
+import logging
+import queue
+import subprocess
+import sys
+import zlib
+
+import pytest
+
+from chapters.ch13_observability import logs as own
+from chapters.ch13_observability import request_id
+from chapters.judge import crash_means, exercise, expect, expect_equal, no_result
+from shared.observability.trace import RequestTrace
+
+# 13.5 request_id_from
+
+
+def id_from(header: str | None) -> str:
+    with crash_means("a caller may send no id at all: then the header is None", TypeError):
+        got = request_id.request_id_from(header)
+    expect(isinstance(got, str), because=no_result("an id is a text"))
+    return got
+
+
+@exercise("13.5")
+@pytest.mark.parametrize("header", ["order-17", "a", "A.b_c:d/e+f=g-0", "x" * 128])
+def test_a_good_id_is_kept(header):
+    expect_equal(id_from(header), header, because="a caller's id is kept as it is: it is how the caller finds the line")
+
+
+@exercise("13.5")
+@pytest.mark.parametrize(
+    ("header", "because"),
+    [
+        (None, "without a header an id is made"),
+        ("", "an empty id finds nothing; one is made"),
+        ("order 17", "a space isn't in GOOD_ID: the id would be two words of a log line"),
+        ("a\nlevel=error forged", "what comes after a line's end would be a log line of the caller's own making"),
+        ("a\n", "`match` with a $ lets a last line's end through, and `match` alone anything: use fullmatch"),
+        ("ok\r\nSet-Cookie: x", "only the beginning was looked at; the whole of it must be a GOOD_ID"),
+        ("\nok", "only the end was looked at; the whole of it must be a GOOD_ID"),
+        ("x" * 129, "an id of any length fills the log; GOOD_ID ends at 128"),
+        ("größe", "letters beyond ASCII aren't in GOOD_ID"),
+    ],
+)
+def test_others_are_replaced(header, because):
+    got = id_from(header)
+    expect(got != header, because=because)
+    expect(
+        request_id.GOOD_ID.fullmatch(got) is not None and len(got) >= 16,
+        because="the new id must be a GOOD_ID itself, and long enough to be the only one: uuid4().hex; "
+        f"got {got!r}. What was wrong with the caller's isn't mended",
+    )
+
+
+@exercise("13.5")
+def test_made_ids_differ():
+    made = {id_from(bad) for bad in (None, None, None, "no good", "no good")}
+    expect(len(made) == 5, because="each request needs an id of its own, also when two send the same bad one")
+
+
+# 13.6 request_fields
+
+
+def whole_trace(**changes) -> RequestTrace:
+    trace = RequestTrace("r1", "/v1/chat/completions", "SmolLM2", "v2", "alice", 10.0, 10.25, 12.0, 12.5, 14.5)
+    trace.prompt_tokens, trace.cached_tokens, trace.output_tokens, trace.status = 40, 16, 5, 200
+    trace.finish_reason = "stop"
+    for name, value in changes.items():
+        setattr(trace, name, value)
+    return trace
+
+
+def fields_of(trace: RequestTrace) -> dict:
+    got = own.request_fields(trace)
+    expect(isinstance(got, dict), because=no_result("the fields are a dict, name -> value"))
+    return got
+
+
+@exercise("13.6")
+def test_a_whole_request():
+    got = fields_of(whole_trace())
+    want = {
+        "request_id": "r1", "route": "/v1/chat/completions", "model": "SmolLM2", "version": "v2", "key": "alice",
+        "status": 200, "finish_reason": "stop", "prompt_tokens": 40, "cached_tokens": 16, "output_tokens": 5,
+        "queue_s": 1.75, "ttft_s": 2.5, "tpot_s": 0.5, "e2e_s": 4.5,
+    }  # fmt: skip
+    missing, surplus = sorted(want.keys() - got.keys()), sorted(got.keys() - want.keys())
+    expect(not missing, because=f"these are missing: {', '.join(missing)}")
+    expect(
+        not surplus,
+        because=f"these don't belong there: {', '.join(surplus)}. An empty text and a None say nothing, and a clock's "
+        "reading says nothing without another",
+    )
+    expect_equal(got, want, because="the names of the trace's own fields and properties, with their values")
+
+
+@exercise("13.6")
+def test_zero_is_said():
+    got = fields_of(whole_trace(cached_tokens=0, output_tokens=0, queued=12.0))
+    for name in ("cached_tokens", "output_tokens", "queue_s"):
+        expect(
+            name in got,
+            because=f'{name} is 0, and that is an answer: leave out None and "", and nothing else that is falsy',
+        )
+
+
+@exercise("13.6")
+def test_a_refused_request():
+    trace = RequestTrace("r2", "/v1/chat/completions", arrived=3.0, done=3.001, status=429, error="queue_full")
+    got = fields_of(trace)
+    expect(
+        None not in got.values() and "" not in got.values(),
+        because="what was never reached is left out: a request that was refused has no TTFT, and no null either",
+    )
+    expect_equal(
+        got,
+        {
+            "request_id": "r2", "route": "/v1/chat/completions", "status": 429, "error": "queue_full",
+            "prompt_tokens": 0, "cached_tokens": 0, "output_tokens": 0, "e2e_s": 0.001,
+        },
+        because="times are rounded to six places: microseconds, and no digits that only the machine's arithmetic made",
+    )  # fmt: skip
+
+
+@exercise("13.6")
+def test_a_line_can_be_made_of_it():
+    got = fields_of(whole_trace(done=14.5000004))
+    with crash_means("the fields become one line of JSON: texts and numbers only", TypeError):
+        line = json.dumps(got)
+    expect_equal(json.loads(line)["e2e_s"], 4.5, because="rounded to six places: microseconds")
+
+
+# 13.7 sampled
+
+
+def is_sampled(request_id: str, share: float) -> bool:
+    got = own.sampled(request_id, share)
+    expect(isinstance(got, bool | int), because=no_result("the answer is True or False"))
+    return bool(got)
+
+
+@exercise("13.7")
+def test_the_share():
+    ids = [f"request-{k}" for k in range(4000)]
+    for share in (0.01, 0.1, 0.5):
+        got = sum(is_sampled(name, share) for name in ids) / len(ids)
+        expect(
+            abs(got - share) < 0.35 * share,
+            because=f"a share of {share} of 4000 ids should be sampled, and it was {got:.3f}: crc32 gives 0 to 2**32",
+        )
+
+
+@exercise("13.7")
+def test_none_and_all():
+    ids = [f"request-{k}" for k in range(500)]
+    expect(
+        not any(is_sampled(name, 0.0) for name in [*ids, ""]),
+        because="a share of 0 is nobody, not even an id whose CRC is 0: the number must be below the share",
+    )
+    expect(all(is_sampled(name, 1.0) for name in ids), because="a share of 1 is everybody")
+
+
+@exercise("13.7")
+def test_by_the_id_alone():
+    ids = [f"request-{k}" for k in range(300)]
+    want = [(zlib.crc32(name.encode()) & 0xFFFFFFFF) < 0.3 * 2**32 for name in ids]
+    first = [is_sampled(name, 0.3) for name in ids]
+    again = [is_sampled(name, 0.3) for name in ids]
+    expect_equal(again, first, because="asked twice, the same id must get the same answer: no random numbers")
+    expect_equal(
+        first,
+        want,
+        because="every process must decide the same, so take zlib.crc32 of the id, and not Python's hash, whose values "
+        "differ from process to process",
+    )
+
+
+@exercise("13.7")
+def test_a_larger_share_keeps_the_smaller():
+    ids = [f"id{k}" for k in range(500)]
+    few, many = ({name for name in ids if is_sampled(name, share)} for share in (0.2, 0.6))
+    expect(few <= many, because="who is sampled at 0.2 is at 0.6, too: compare one number of the id with the share")
+
+
+# 13.8 DroppingQueueHandler.enqueue
+
+
+class Watched(queue.Queue):
+    """A queue on which nobody waits: an attempt to is rejected."""
+
+    def put(self, item, block=True, timeout=None):
+        expect(
+            not block or self.qsize() < self.maxsize,
+            because="put waits while the queue is full, with a timeout, too; and with it the request whose line it is",
+        )
+        super().put(item, block, timeout)
+
+
+def record(message: str) -> logging.LogRecord:
+    return logging.LogRecord("test", logging.INFO, __file__, 1, message, None, None)
+
+
+def handler_with(places: int) -> own.DroppingQueueHandler:
+    return own.DroppingQueueHandler(Watched(places))
+
+
+def emit(handler: own.DroppingQueueHandler, *messages: str) -> None:
+    for message in messages:
+        with crash_means("a full queue must not raise: logging would print a traceback for each line", queue.Full):
+            handler.enqueue(record(message))
+
+
+def held(handler: own.DroppingQueueHandler) -> list[str]:
+    return [handler.queue.get_nowait().getMessage() for _ in range(handler.queue.qsize())]
+
+
+@exercise("13.8")
+def test_records_go_in():
+    handler = handler_with(4)
+    emit(handler, "a", "b", "c")
+    expect_equal(held(handler), ["a", "b", "c"], because="a record is put into self.queue, in order, each once")
+    expect_equal(handler.dropped, 0, because="nothing was dropped: there was room for all of them")
+
+
+@exercise("13.8")
+def test_a_full_queue_drops_the_new_line():
+    handler = handler_with(2)
+    emit(handler, "a", "b", "c", "d", "e")
+    expect_equal(handler.dropped, 3, because="each record that found the queue full is counted in self.dropped")
+    expect_equal(
+        held(handler),
+        ["a", "b"],
+        because="the record that finds no room is dropped, and those that wait already stay: what a fault begins with "
+        "is worth more than its thousandth line",
+    )
+
+
+@exercise("13.8")
+def test_it_goes_on_afterwards():
+    handler = handler_with(1)
+    emit(handler, "a", "b")
+    held(handler)
+    emit(handler, "c")
+    expect_equal(held(handler), ["c"], because="when there is room again, lines are put in again")
+    expect_equal(handler.dropped, 1, because="dropped is a total: it says how many lines were lost, not whether")
+
+
+@exercise("13.8")
+def test_between_the_look_and_the_put():
+    """Full at the moment of the put, and not at the moment of asking: another thread was quicker."""
+
+    class Racing(Watched):
+        def full(self) -> bool:
+            return False
+
+        def qsize(self) -> int:
+            return 0
+
+    handler = own.DroppingQueueHandler(Racing(1))
+    handler.queue.queue.append("another thread's")
+    with crash_means(
+        "between asking whether the queue is full and putting, another thread can fill it: try to put, and catch Full",
+        queue.Full,
+    ):
+        handler.enqueue(record("mine"))
+    expect_equal(handler.dropped, 1, because="the record found no room, and that must be counted")
+
+
+def test_crc_is_the_same_in_another_process():
+    """What 13.7 rests on."""
+    code = "import zlib; print(zlib.crc32(b'request-1'))"
+    out = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True).stdout
+    assert int(out) == zlib.crc32(b"request-1")

@@ -1,0 +1,265 @@
+"""Exercise 14.5: judged on a clock that jumps, by what whoever leaves leaves behind."""
+
+import asyncio
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chapters.ch14_service import admission
+from chapters.judge import exercise, expect, expect_close, expect_equal
+from shared.serving.deadline import Deadline, DeadlinePassed
+from tests.ch14_service.scenes import LATER, STUCK, now, run, until
+
+
+class Plain(admission.Admission):
+    """Whoever came first is granted first: the test's own, so that only _wait is judged."""
+
+    def __init__(self, max_running: int = 1) -> None:
+        super().__init__(max_running, 1000, 1000, now)
+        self.given_back: list[int] = []
+
+    def _grant(self) -> None:
+        for key, queue in list(self._queues.items()):
+            while queue and self._fits(queue[0].n):
+                waiter = queue.popleft()
+                self.num_running += waiter.n
+                if not waiter.granted.done():
+                    waiter.granted.set_result(None)
+            if not queue:
+                del self._queues[key]
+
+    def _leave(self, n: int, since: float) -> None:
+        self.given_back.append(n)
+        super()._leave(n, since)
+
+
+def waits(which: Plain, name: str, n: int = 1, deadline: Deadline = LATER) -> tuple[admission.Waiter, asyncio.Task]:
+    waiter = admission.Waiter(name, n)
+    which._enqueue(waiter)
+    return waiter, asyncio.create_task(which._wait(waiter, deadline))
+
+
+def taken(which: Plain, n: int = 1) -> admission.Place:
+    """The test takes places, so that others wait."""
+    which.num_running += n
+    return admission.Place(which, n, now())
+
+
+async def outcome(task: asyncio.Task):
+    await asyncio.wait([task])
+    if task.cancelled():
+        return "cancelled"
+    return task.exception() or task.result()
+
+
+@exercise("14.5")
+def test_it_waits_until_it_is_granted():
+    async def scene():
+        which = Plain()
+        first = taken(which)
+        _, task = waits(which, "a")
+        await until(3.0)
+        expect(not task.done(), because="the only place is taken until 3 s: it waits")
+        first.release()
+        got = await outcome(task)
+        expect(isinstance(got, admission.Place), because=f"granted, it returns a Place, and this was {got!r}")
+        expect_close(now(), 3.0, because="it goes on at the moment its place is granted", rtol=0, atol=0.01)
+        expect_equal(which.num_running, 1, because="whoever grants counts the places; here nothing more is counted")
+        expect_equal(got.n, 1, because="the place stands for the waiter's n")
+        expect_close(got.since, 3.0, because="the place is held since now", rtol=0, atol=0.01)
+        got.release()
+        expect_equal(which.num_running, 0, because="released, it's free")
+
+    run(scene, because=STUCK)
+
+
+@exercise("14.5")
+def test_what_is_left_of_the_deadline():
+    async def scene():
+        which = Plain()
+        taken(which)
+        await until(7.0)  # something else has taken 7 s of the 10 already
+        _, task = waits(which, "a", deadline=Deadline(10.0))
+        got = await outcome(task)
+        expect(
+            isinstance(got, DeadlinePassed),
+            because=f"the deadline passed while it waited: DeadlinePassed, and this was {got!r}",
+        )
+        expect_close(
+            now(),
+            10.0,
+            because="the deadline is a point in time, 10 s, and 7 of them were gone: three are left. If each wait "
+            "takes the whole, three waits take three times as long",
+            rtol=0,
+            atol=0.01,
+        )
+
+    run(scene, because="with the deadline passed it waits on: give asyncio.wait what is left as its timeout")
+
+
+@exercise("14.5")
+def test_a_deadline_that_has_passed():
+    async def scene():
+        which = Plain()
+        taken(which)
+        await until(20.0)
+        _, task = waits(which, "a", deadline=Deadline(10.0))
+        got = await outcome(task)
+        expect(isinstance(got, DeadlinePassed), because="the deadline passed long ago: DeadlinePassed, at once")
+        expect_close(now(), 20.0, because="nothing is left of the deadline, so it doesn't wait", rtol=0, atol=0.01)
+
+    run(scene, because=STUCK)
+
+
+@exercise("14.5")
+def test_whoever_is_too_late_waits_no_more():
+    async def scene():
+        which = Plain()
+        first = taken(which)
+        _, late = waits(which, "a", deadline=Deadline(2.0))
+        _, patient = waits(which, "b")
+        await outcome(late)
+        expect_equal(which.given_back, [], because="it had no place, so it has none to give back")
+        expect_equal(
+            which.waiting_by_key,
+            {"b": 1},
+            because="its deadline has passed, and it still stands in the queue: it takes somebody's room there, and a "
+            "place, once its turn comes, for nobody. self._forget(waiter)",
+        )
+        first.release()
+        expect(isinstance(await outcome(patient), admission.Place), because="the one behind it gets the place")
+
+    run(scene, because=STUCK)
+
+
+@exercise("14.5")
+def test_a_caller_who_leaves():
+    async def scene():
+        which = Plain()
+        first = taken(which)
+        _, gone = waits(which, "a")
+        _, patient = waits(which, "b")
+        await until(1.0)
+        gone.cancel()
+        got = await outcome(gone)
+        expect_equal(
+            got, "cancelled", because="the caller hung up, and its task was cancelled: that must go on up, as it is"
+        )
+        expect_equal(
+            which.waiting_by_key,
+            {"b": 1},
+            because="the caller hung up and its request still waits. CancelledError is a "
+            "BaseException, and no Exception",
+        )
+        expect_equal((which.num_running, which.given_back), (1, []), because="it had no place to give back")
+        first.release()
+        expect(isinstance(await outcome(patient), admission.Place), because="the one behind it gets the place")
+
+    run(scene, because=STUCK)
+
+
+@exercise("14.5")
+def test_who_leaves_as_the_place_is_granted():
+    """Granted and cancelled in the same turn of the loop: the task never gets to see its place."""
+
+    async def scene():
+        which = Plain()
+        first = taken(which)
+        _, gone = waits(which, "a", n=1)
+        _, patient = waits(which, "b")
+        await until(1.0)
+        first.release()
+        gone.cancel()
+        expect_equal(
+            await outcome(gone),
+            "cancelled",
+            because="its caller hung up, so it ends so, though its place was granted in the same moment "
+            "(asyncio.wait_for, in Python 3.11, swallows that; asyncio.wait does not)",
+        )
+        await until(2.0)
+        expect(
+            patient.done(),
+            because="the place was granted, and in the same moment its caller hung up: nobody has it, and it counts as "
+            "taken for ever. Whoever leaves looks whether it was granted, and gives it on (self._leave)",
+        )
+        expect_equal(which.num_running, 1, because="only the patient one has a place now")
+        expect_equal(
+            which.given_back, [1, 1], because="the first's place and the one that was never used came back, once"
+        )
+
+    run(scene, because=STUCK)
+
+
+@exercise("14.5")
+def test_n_places_go_back():
+    async def scene():
+        which = Plain(max_running=4)
+        first = taken(which, 4)
+        _, gone = waits(which, "a", n=3)
+        await until(1.0)
+        first.release()
+        gone.cancel()
+        await outcome(gone)
+        expect_equal(which.num_running, 0, because="three places were granted to it, so three go back")
+        expect_equal(which.num_waiting, 0, because="nobody waits any more")
+
+    run(scene, because=STUCK)
+
+
+@exercise("14.5")
+def test_granted_at_once():
+    async def scene():
+        which = Plain()
+        waiter, task = waits(which, "a", n=1, deadline=Deadline(0.0))
+        which._grant()
+        got = await outcome(task)
+        held = 1 if isinstance(got, admission.Place) else 0
+        expect_equal(
+            which.num_running,
+            held,
+            because="granted in the moment in which the deadline passed: it may take the place or leave it, but what "
+            "it leaves has to go back",
+        )
+        expect_equal(which.num_waiting, 0, because="either way it doesn't wait any more")
+
+    run(scene, because=STUCK)
+
+
+@exercise("14.5")
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    places=st.integers(1, 3),
+    callers=st.lists(
+        st.tuples(st.integers(0, 6), st.integers(1, 2), st.integers(1, 9), st.integers(0, 4), st.booleans()), max_size=8
+    ),
+)
+def test_the_storm(places, callers):
+    """Callers come, are served for a while, run out of time, hang up; in the end every place is free again."""
+
+    async def scene():
+        which = Plain(places)
+
+        async def call(at: int, n: int, patience: int, work: int, hangs_up: bool) -> None:
+            await until(at)
+            waiter, task = waits(which, f"key {n}", n, Deadline(at + patience))
+            which._grant()
+            if hangs_up:
+                await until(at + patience // 2)
+                task.cancel()
+            got = await outcome(task)
+            if isinstance(got, admission.Place):
+                expect(
+                    which.num_running >= n, because="a place is held that isn't counted: places were given back twice"
+                )
+                await asyncio.sleep(work)
+                got.release()
+
+        await asyncio.gather(*[call(*caller) for caller in callers])
+        expect_equal(
+            (which.num_running, which.num_waiting),
+            (0, 0),
+            because=f"{places} places, callers (arrival, n, patience, work, hangs up) {callers}: all are gone, and "
+            "some place still counts as taken, or somebody as waiting",
+        )
+
+    run(scene, because=STUCK)

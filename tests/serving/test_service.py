@@ -1,0 +1,267 @@
+"""The service over an engine with fixed step times, on a clock that jumps: places, deadlines, the end."""
+
+import asyncio
+
+import pytest
+
+from shared.inference.sampling import SamplingParams
+from shared.serving.deadline import LONGEST_S, SHORTEST_S, UNKNOWN_S
+from shared.serving.errors import ApiError
+from shared.serving.settings import Settings
+from tests.serving.simulated import (
+    SimulatedEngine,
+    ask,
+    counted,
+    nothing_left,
+    now,
+    request,
+    service_over,
+    tasks,
+    virtual,
+)
+
+# ---- places and the queue
+
+
+@virtual
+async def test_as_many_run_as_the_engine_takes_and_few_wait():
+    engine = SimulatedEngine(max_num_seqs=2)
+    service = service_over(engine, settings=Settings(max_waiting=1))
+    first = tasks(*[ask(service, 10) for _ in range(3)])
+    await asyncio.sleep(0.05)
+    assert len(engine.running) == 2
+    assert service.num_waiting == service.telemetry.queue_depth() == 1
+    start = now()
+    refused = await ask(service, 10)
+    assert now() == start  # at once
+    assert (refused.status, refused.error.code) == (429, "queue_full")
+    assert 1 <= int(refused.error.headers["Retry-After"]) <= 60
+    assert [call.status for call in await asyncio.gather(*first)] == [200] * 3
+    assert now() == pytest.approx(2.0, abs=0.01)  # ten steps of 0.1 s, twice
+    nothing_left(service, engine)
+    assert counted(service, "llm_refusals_total", reason="queue_full") == 1
+    assert counted(service, "http_requests_total", route="/v1/chat/completions", status="200") == 3
+    assert counted(service, "http_requests_total", route="/v1/chat/completions", status="429") == 1
+
+
+@virtual
+async def test_n_answers_take_n_places():
+    engine = SimulatedEngine(max_num_seqs=4)
+    service = service_over(engine)
+    call = service.begin(request(), "big")
+    await service.outputs(call, [1], SamplingParams(max_tokens=5, n=3))
+    admission = service.admission_of(call.version)
+    assert admission.num_running == 3
+    assert call.trace.n == 3
+    service.end(call, 200)
+    assert admission.num_running == 0
+
+
+@virtual
+async def test_a_place_is_free_when_the_engine_is_done_however_slowly_the_answer_is_read():
+    engine = SimulatedEngine(max_num_seqs=1)
+    service = service_over(engine)
+    slow = service.begin(request(), "big")
+    run = await service.outputs(slow, [1], SamplingParams(max_tokens=3))
+    assert (await ask(service, 3)).status == 200
+    assert now() == pytest.approx(0.6, abs=0.01)
+    assert len([output async for output in run]) == 3  # and it is all there
+    service.end(slow, 200)
+    nothing_left(service, engine)
+
+
+@virtual
+async def test_whoever_leaves_frees_a_place():
+    engine = SimulatedEngine(max_num_seqs=1)
+    service = service_over(engine, settings=Settings(max_waiting=2))
+    running, waiting, last = tasks(ask(service, 1000), ask(service, 1000), ask(service, 10))
+    await asyncio.sleep(1)
+    waiting.cancel()
+    await asyncio.sleep(1)
+    assert len(engine.started) == 1
+    running.cancel()
+    assert (await last).status == 200
+    assert now() == pytest.approx(3, abs=0.15)
+    nothing_left(service, engine)
+    unread = service.begin(request(), "big")
+    run = await service.outputs(unread, [1], SamplingParams(max_tokens=1000))
+    await run.aclose()  # not even begun
+    assert not engine.running
+    service.end(unread, 499, "cancelled")
+    nothing_left(service, engine)
+
+
+@virtual
+async def test_a_prompt_that_cannot_be_served_is_a_value_error_and_holds_nothing():
+    engine = SimulatedEngine()
+    service = service_over(engine)
+    call = service.begin(request(), "big")
+    with pytest.raises(ValueError, match="too long"):
+        await service.outputs(call, [1] * 5000, SamplingParams())
+    service.end(call, 400, "invalid_value")
+    nothing_left(service, engine)
+
+
+@virtual
+async def test_an_unknown_model_and_a_bad_timeout():
+    service = service_over(SimulatedEngine())
+    wrong = [("nobody", None, 404, "model"), *[("big", t, 400, "timeout") for t in (0.0, -1, 601.0, float("nan"))]]
+    for model, timeout, status, param in wrong:
+        with pytest.raises(ApiError) as refusal:
+            service.begin(request(), model, timeout)
+        assert (refusal.value.status, refusal.value.body["error"]["param"]) == (status, param)
+    nothing_left(service)
+
+
+# ---- deadlines
+
+
+@virtual
+async def test_the_deadline_while_it_waits_is_a_503_and_while_it_is_computed_a_504():
+    engine = SimulatedEngine(max_num_seqs=1)
+    service = service_over(engine, settings=Settings(max_waiting=2))
+    computed, waiting = tasks(ask(service, 1000, timeout=5), ask(service, 10, timeout=3))
+    overdue = await waiting
+    assert now() == pytest.approx(3, abs=0.01)
+    assert (overdue.status, overdue.error.code) == (503, "overloaded")
+    assert 1 <= int(overdue.error.headers["Retry-After"]) <= 60
+    overdue = await computed
+    assert now() == pytest.approx(5, abs=0.01)
+    assert (overdue.status, overdue.error.code) == (504, "deadline_passed")
+    assert 45 <= len(overdue.text) <= 50  # what there was came
+    assert not engine.running
+    assert (await ask(service, 10)).status == 200
+    nothing_left(service, engine)
+    assert counted(service, "llm_timeouts_total") == 1
+
+
+@virtual
+async def test_what_cannot_make_its_deadline_is_refused_at_once():
+    engine = SimulatedEngine(max_num_seqs=1)
+    service = service_over(engine, settings=Settings(max_waiting=5))
+    for _ in range(30):
+        await ask(service, 100)  # 10 s each: by now the service knows
+    running = asyncio.ensure_future(ask(service, 100))
+    await asyncio.sleep(0.1)
+    start = now()
+    refused = await ask(service, 100, timeout=5)
+    assert (refused.status, now()) == (429, start)
+    assert (await ask(service, 100, timeout=40)).status == 200
+    await running
+    assert (await ask(service, 10, timeout=5)).status == 200  # there is a place: it may try
+
+
+@virtual
+async def test_a_timer_that_rings_after_the_last_token_takes_nothing_away():
+    engine = SimulatedEngine()
+    service = service_over(engine)
+    call = service.begin(request(), "big", timeout=2.0)
+    run = await service.outputs(call, [1], SamplingParams(max_tokens=10))
+    await asyncio.sleep(5)  # the caller reads late
+    assert len([output async for output in run]) == 10
+    service.end(call, 200)
+
+
+@virtual
+async def test_the_default_timeout_is_three_times_the_measured_p99():
+    engine = SimulatedEngine(max_num_seqs=8)
+    service = service_over(engine)
+    assert service.default_timeout() == UNKNOWN_S
+    assert service.begin(request(), "big").headers() == {"X-Timeout": "300"}
+    for _ in range(25):
+        await asyncio.gather(*[ask(service, 150) for _ in range(8)])  # 15 s each
+    assert service.default_timeout() == pytest.approx(45, rel=0.01)
+    assert service.status()["default_timeout_s"] == pytest.approx(45, rel=0.01)
+    assert service.begin(request(), "big", timeout=2.5).headers() == {"X-Timeout": "2.5"}
+    assert service_over(engine, settings=Settings(timeout=12.0)).default_timeout() == 12.0
+    assert SHORTEST_S < 45 < LONGEST_S
+
+
+# ---- the engine goes away
+
+
+@virtual
+async def test_requests_wait_for_an_engine_that_is_away():
+    engine = SimulatedEngine(max_num_seqs=1)
+    service = service_over(engine)
+    engine.away()
+    assert not service.ready
+    long, short = tasks(ask(service, 10, timeout=20), ask(service, 10, timeout=2))
+    overdue = await short
+    assert (overdue.status, overdue.error.code) == (503, "engine_away")
+    assert "Retry-After" in overdue.error.headers
+    await asyncio.sleep(3)
+    engine.returns()
+    assert (await long).status == 200
+    assert now() == pytest.approx(6, abs=0.01)
+    assert service.ready
+    nothing_left(service, engine)
+
+
+@virtual
+async def test_an_engine_that_will_not_come_back():
+    engine = SimulatedEngine(max_num_seqs=1)
+    service = service_over(engine)
+    engine.away()
+    waiting = asyncio.ensure_future(ask(service, 10))
+    await asyncio.sleep(1)
+    engine.returns("failed")
+    assert ((await waiting).status, (await waiting).error.code) == (503, "engine_failed")
+    assert (await ask(service, 10)).error.code == "engine_failed"
+    nothing_left(service, engine)
+
+
+# ---- the end
+
+
+@virtual
+async def test_draining_lets_those_finish_who_are_in():
+    engine = SimulatedEngine(max_num_seqs=1)
+    service = service_over(engine)
+    inside = tasks(ask(service, 50), ask(service, 50))  # the second waits
+    await asyncio.sleep(0.1)
+    stopping = asyncio.ensure_future(service.stop(30))
+    await asyncio.sleep(0.1)
+    assert not service.ready
+    assert service.status()["status"] == "shutting down"
+    late = await ask(service, 1)
+    assert (late.status, late.error.code) == (503, "shutting_down")
+    assert [call.status for call in await asyncio.gather(*inside)] == [200, 200]
+    await stopping
+    assert now() == pytest.approx(10, abs=0.1)
+    assert engine.state == "stopped"
+    nothing_left(service, engine)
+
+
+@pytest.mark.parametrize("hurried", [False, True])
+def test_what_is_not_done_in_time_is_told_so(hurried):
+    @virtual
+    async def run():
+        engine = SimulatedEngine(max_num_seqs=1)
+        service = service_over(engine)
+        computed, waiting = tasks(ask(service, 1000), ask(service, 1000))
+        await asyncio.sleep(1)
+        stopping = asyncio.ensure_future(service.stop(20))
+        await asyncio.sleep(1)
+        if hurried:
+            service.hurry()
+        for call in await asyncio.gather(computed, waiting):
+            assert (call.status, call.error.code) == (503, "shutting_down")
+        assert computed.result().text
+        await stopping
+        assert now() == pytest.approx(2 if hurried else 21, abs=0.05)
+        assert engine.state == "stopped"
+        nothing_left(service, engine)
+
+    run()
+
+
+@virtual
+async def test_the_end_does_not_wait_long_for_a_caller_who_does_not_read():
+    engine = SimulatedEngine()
+    service = service_over(engine)
+    call = service.begin(request(), "big")
+    await service.outputs(call, [1], SamplingParams(max_tokens=1000))
+    await service.stop(0)
+    assert now() < 2
+    assert engine.state == "stopped"
