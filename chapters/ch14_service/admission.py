@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/serving/admission.py (version ce5366f26a0c).
+# Yours to finish. Generated from shared/serving/guard/admission.py (version a66d95b9626a).
 """Who may go on, who waits, and who is sent away: a limit on what runs, a bound on who waits, and turns between keys.
 
 A semaphore around the work limits what runs, and lets everybody else wait: a thousand callers, each with an open
@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from shared.serving.deadline import Deadline, DeadlinePassed
+from shared.serving.guard.deadline import Deadline, DeadlinePassed
 
 
 class Busy(RuntimeError):

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/serving/deadline.py (version c30e55f27594).
+# Yours to finish. Generated from shared/serving/guard/deadline.py (version c30e55f27594).
 """Until when an answer is of use: one point in time, handed from wait to wait, so that each gets what is left."""
 
 from chapters import Todo

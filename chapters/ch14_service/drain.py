@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/serving/drain.py (version cd3dd058ebdc).
+# Yours to finish. Generated from shared/serving/guard/drain.py (version cd3dd058ebdc).
 """The end of a service: nobody new comes in, and those who are in may finish, within the time they are given."""
 
 from chapters import Todo

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/serving/keys.py (version 3c96da5aaab7).
+# Yours to finish. Generated from shared/serving/guard/keys.py (version 3c96da5aaab7).
 """API keys: known by their hashes alone, compared in constant time, each with its limits."""
 
 from chapters import Todo

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/serving/prefix_router.py (version fd45bba62896).
+# Yours to finish. Generated from shared/serving/cluster/prefix_router.py (version fd45bba62896).
 """Which replica gets a request: the one that knows the longest beginning of it, unless it has too much to do."""
 
 from chapters import Todo

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/serving/resume.py (version 0a9ffcb77641).
+# Yours to finish. Generated from shared/serving/engines/resume.py (version 0a9ffcb77641).
 """What a new engine has to be asked for, after the one before it has died: so that no token is lost and none doubled.
 
 A token's draw depends on the seed and its position alone, so whoever has the prompt and the tokens so far can go on as

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/serving/router.py (version a4f5f84e7176).
+# Yours to finish. Generated from shared/serving/models/router.py (version a4f5f84e7176).
 """Which version of a model answers a request: by shares, and always the same one for the same key."""
 
 from chapters import Todo

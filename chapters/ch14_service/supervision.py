@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/serving/supervision.py (version e84e06fec8e7).
+# Yours to finish. Generated from shared/serving/engines/supervision.py (version e84e06fec8e7).
 """When an engine process is replaced, how soon, and when it's given up. Decisions alone; the clock is the caller's."""
 
 from chapters import Todo

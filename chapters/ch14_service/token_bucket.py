@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/serving/token_bucket.py (version d8d6b8d4e5f5).
+# Yours to finish. Generated from shared/serving/guard/token_bucket.py (version d8d6b8d4e5f5).
 """A rate limit: so many a minute on average, and some of them at once."""
 
 from chapters import Todo

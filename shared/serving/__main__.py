@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
-from shared.serving.keys import KeyFileError, KeyRing
+from shared.serving.guard.keys import KeyFileError, KeyRing
 from shared.serving.settings import Attention, Settings
 
 MODEL, ROOM, ADDRESS = "The model", "How much at a time", "Where"

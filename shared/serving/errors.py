@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from shared.inference.outputs import EngineStopped, GenerationError, QueueFull
 from shared.observability.request_id import current_request_id
-from shared.serving.deadline import DeadlinePassed
+from shared.serving.guard.deadline import DeadlinePassed
 
 LONGEST_RETRY_S = 60  # whoever is told to wait longer gives up, or never comes back when it is over sooner
 

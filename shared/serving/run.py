@@ -18,16 +18,16 @@ from shared.model.fetch import ensure_model
 from shared.observability.gc_pauses import tame
 from shared.observability.logs import configure
 from shared.observability.telemetry import Telemetry
-from shared.serving.app import create_app
-from shared.serving.connections import Connection
-from shared.serving.engine import Engine, EngineFailed
-from shared.serving.keys import KeyRing
-from shared.serving.kv_memory import describe
-from shared.serving.load_engine import EngineOptions, resolved
-from shared.serving.process_engine import ProcessEngine
-from shared.serving.service import Service
+from shared.serving.api.app import create_app
+from shared.serving.api.connections import Connection
+from shared.serving.engines.engine import Engine, EngineFailed
+from shared.serving.engines.kv_memory import describe
+from shared.serving.engines.load_engine import EngineOptions, resolved
+from shared.serving.engines.process_engine import ProcessEngine
+from shared.serving.guard.keys import KeyRing
+from shared.serving.guard.service import Service
+from shared.serving.models.versions import Versions
 from shared.serving.settings import SettingError, Settings
-from shared.serving.versions import Versions
 
 MakeEngine = Callable[[Path, str], Engine]
 LAST_CONNECTIONS_S = 3  # after the last answer: callers who don't read it, or have sent half a request

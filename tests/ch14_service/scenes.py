@@ -8,7 +8,7 @@ from typing import Any
 from chapters import Todo
 from chapters.judge import Rejected, expect
 from shared.inference.virtual_time import Deadlock, Spinning, run_virtual
-from shared.serving.deadline import Deadline
+from shared.serving.guard.deadline import Deadline
 
 STUCK = "somebody waits for ever: a place was free, or the deadline had passed, and nobody was told"
 LATER = Deadline(1000.0)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from chapters.ch14_service import admission
 from chapters.judge import exercise, expect, expect_close, expect_equal
-from shared.serving.deadline import Deadline, DeadlinePassed
+from shared.serving.guard.deadline import Deadline, DeadlinePassed
 from tests.ch14_service.scenes import LATER, STUCK, now, run, until
 
 

@@ -5,8 +5,8 @@ import asyncio
 from shared.inference.llm_engine import LLMEngine
 from shared.inference.outputs import RequestOutput
 from shared.observability.trace import StepStats
-from shared.serving.engine import EngineFailed, EngineLimits, limits_of
-from shared.serving.replica_engine import Piece, ReplicaLost
+from shared.serving.cluster.replica_engine import Piece, ReplicaLost
+from shared.serving.engines.engine import EngineFailed, EngineLimits, limits_of
 from tests.tiny import tiny_model
 
 LIMITS = EngineLimits(64, 4, 64, 40, 16, 1024, 97, 256, "gather", "cpu", "float32", "v1")

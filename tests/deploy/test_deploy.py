@@ -12,9 +12,9 @@ import yaml
 
 from shared.inference import native
 from shared.serving import __main__ as server
-from shared.serving.app import create_app
-from shared.serving.service import Service
-from shared.serving.versions import Versions
+from shared.serving.api.app import create_app
+from shared.serving.guard.service import Service
+from shared.serving.models.versions import Versions
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "shared" / "serving" / "deploy"
@@ -105,7 +105,8 @@ class Absent:
         if name.partition(".")[0].replace("_", "-") in {[*left_out, "sklearn", "notebook", "IPython"]!r}:
             raise ImportError("the image hasn't " + name)
 sys.meta_path.insert(0, Absent())
-import shared.serving.__main__, shared.serving.run, shared.serving.engine_process, shared.serving.load_engine
+import shared.serving.__main__, shared.serving.run
+import shared.serving.engines.engine_process, shared.serving.engines.load_engine
 import shared.model.fetch, shared.model.calibration, shared.inference.step_meter
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)

@@ -12,9 +12,9 @@ from shared.inference.llm_engine import LLMEngine
 from shared.inference.outputs import EngineStopped, GenerationError
 from shared.inference.sampling import SamplingParams
 from shared.observability.trace import RequestTrace, StepStats
-from shared.serving.deadline import Deadline, DeadlinePassed
-from shared.serving.engine import EngineFailed
-from shared.serving.replica_engine import ReplicaSetEngine
+from shared.serving.cluster.replica_engine import ReplicaSetEngine
+from shared.serving.engines.engine import EngineFailed
+from shared.serving.guard.deadline import Deadline, DeadlinePassed
 from tests.deploy.fake_replicas import FakeReplicas, TinyReplicas, answer
 from tests.tiny import tiny_model
 

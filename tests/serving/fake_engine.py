@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from shared.serving.wire import TO_ENGINE, FrameReader, Outbox, pack
+from shared.serving.engines.wire import TO_ENGINE, FrameReader, Outbox, pack
 
 COMMAND = (sys.executable, "-m", "tests.serving.fake_engine")
 STEP_S = float(os.environ.get("FAKE_STEP_S", "0.002"))

@@ -17,14 +17,14 @@ from shared.data.chat import ChatTemplate
 from shared.inference.async_engine import AsyncLLMEngine
 from shared.inference.sampling import SamplingParams
 from shared.observability.telemetry import Telemetry
-from shared.serving.app import create_app
-from shared.serving.engine import ThreadEngine
-from shared.serving.keys import KeyRing
+from shared.serving.api.app import create_app
+from shared.serving.engines.engine import ThreadEngine
+from shared.serving.guard.keys import KeyRing
+from shared.serving.guard.service import Service
+from shared.serving.models.text_model import TextModel
+from shared.serving.models.versions import Version, Versions
 from shared.serving.run import Server, server_config
-from shared.serving.service import Service
 from shared.serving.settings import Settings
-from shared.serving.text_model import TextModel
-from shared.serving.versions import Version, Versions
 from tests.inference.scripted import ByteTokenizer, ScriptedModel, Turnstile
 from tests.tiny import TINY, tiny_model
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from shared.data.chat import ChatTemplate
 from shared.inference.async_engine import AsyncLLMEngine
 from shared.inference.sampling import SamplingParams
-from shared.serving.engine import ThreadEngine
-from shared.serving.text_model import TextModel
-from shared.serving.versions import Versions
+from shared.serving.engines.engine import ThreadEngine
+from shared.serving.models.text_model import TextModel
+from shared.serving.models.versions import Versions
 from tests.inference.scripted import ByteTokenizer, ScriptedModel
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}:"

@@ -11,12 +11,12 @@ from shared.inference.outputs import EngineStopped, RequestOutput
 from shared.inference.sampling import SamplingParams
 from shared.inference.virtual_time import run_virtual
 from shared.observability.telemetry import Telemetry
-from shared.serving.deadline import within
-from shared.serving.engine import EngineFailed, EngineLimits
+from shared.serving.engines.engine import EngineFailed, EngineLimits
 from shared.serving.errors import ApiError
-from shared.serving.keys import Key
-from shared.serving.service import ANYONE, Service
-from shared.serving.versions import Version, Versions
+from shared.serving.guard.deadline import within
+from shared.serving.guard.keys import Key
+from shared.serving.guard.service import ANYONE, Service
+from shared.serving.models.versions import Version, Versions
 
 CONTEXT = 1000
 

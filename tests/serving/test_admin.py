@@ -5,9 +5,9 @@ import threading
 import pytest
 
 from shared.observability.telemetry import Telemetry
-from shared.serving.keys import Key, KeyRing, hash_key
-from shared.serving.promotion import RegressionGate
-from shared.serving.service import Service
+from shared.serving.guard.keys import Key, KeyRing, hash_key
+from shared.serving.guard.service import Service
+from shared.serving.models.promotion import RegressionGate
 from shared.serving.settings import Settings
 from tests.inference.scripted import Turnstile
 from tests.serving.live import PATH, chat, events, serving, until, write_tiny_model

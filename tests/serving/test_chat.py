@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from shared.inference.sampling import SamplingParams
-from shared.serving.text_model import read_defaults
+from shared.serving.models.text_model import read_defaults
 from tests.inference.scripted import ScriptedModel
 from tests.serving.live import PATH, chat, events, hold, scripted, serving, until, write_tiny_model
 from tests.serving.whole import whole_model

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from shared.serving.keys import KeyRing
+from shared.serving.guard.keys import KeyRing
 from tests.inference.scripted import ScriptedModel
 from tests.serving.live import hold, scripted, serving, until
 

@@ -19,8 +19,8 @@ import pytest
 import shared
 from shared.inference.attention import BACKENDS
 from shared.serving.__main__ import listen, load_keys
-from shared.serving.engine import EngineFailed
-from shared.serving.process_engine import ProcessEngine
+from shared.serving.engines.engine import EngineFailed
+from shared.serving.engines.process_engine import ProcessEngine
 from shared.serving.run import ready_lines, serve
 from shared.serving.settings import Attention, Settings
 from tests.serving.live import until, write_tiny_model
@@ -90,7 +90,7 @@ def engine_of(process: subprocess.Popen) -> int | None:
 # The server over an engine process that needs no torch, and takes its time: 20 tokens a second.
 FAKE = """
 import os
-import shared.serving.engine_child as child
+import shared.serving.engines.engine_child as child
 os.environ["FAKE_STEP_S"] = "0.05"
 child.COMMAND = (sys.executable, "-m", "tests.serving.fake_engine")
 """

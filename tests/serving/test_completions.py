@@ -8,7 +8,7 @@ import torch
 
 from shared.data.tokenizer import Tokenizer
 from shared.model.weights import load_model
-from shared.serving.answers import token_text
+from shared.serving.api.answers import token_text
 from tests.inference.scripted import ScriptedModel
 from tests.serving.live import events, hold, scripted, serving, until, write_tiny_model
 from tests.serving.whole import whole_model

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from shared.observability.telemetry import Telemetry
-from shared.serving import dashboard
-from shared.serving.keys import KeyRing
+from shared.serving.api import dashboard
+from shared.serving.guard.keys import KeyRing
 from tests.inference.scripted import ScriptedModel
 from tests.serving.browsing import expect, fits, launch, open_page
 from tests.serving.live import PATH, chat, hold, scripted, serving, until

@@ -9,8 +9,8 @@ from contextlib import suppress
 import httpx
 import pytest
 
-from shared.serving import middleware
-from shared.serving.connections import Connection
+from shared.serving.api import middleware
+from shared.serving.api.connections import Connection
 from tests.serving.live import PATH, chat, events, hold, raw_request, scripted, serving, until
 
 

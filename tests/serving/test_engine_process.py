@@ -19,10 +19,10 @@ from shared.inference.llm_engine import LLMEngine
 from shared.inference.outputs import GenerationError, joined
 from shared.inference.sampling import SamplingParams
 from shared.observability.trace import RequestTrace
-from shared.serving.engine import EngineFailed
-from shared.serving.engine_child import COMMAND
-from shared.serving.load_engine import EngineOptions, load_engine
-from shared.serving.process_engine import ProcessEngine
+from shared.serving.engines.engine import EngineFailed
+from shared.serving.engines.engine_child import COMMAND
+from shared.serving.engines.load_engine import EngineOptions, load_engine
+from shared.serving.engines.process_engine import ProcessEngine
 from shared.serving.settings import SettingError
 from tests.serving.live import write_tiny_model
 from tests.serving.test_recovery import alive, by_index, text_of
@@ -207,7 +207,7 @@ def broken(self, ids, *rest, **others):
             raise error
     return forward(self, ids, *rest, **others)
 Transformer.forward = broken
-from shared.serving.engine_process import main
+from shared.serving.engines.engine_process import main
 main()
 """
 
@@ -266,7 +266,7 @@ def test_settings_that_cannot_be_had(folder, options, message):
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from shared.serving.process_engine import ProcessEngine
+from shared.serving.engines.process_engine import ProcessEngine
 from tests.inference.scripted import ByteTokenizer
 async def main():
     engine = ProcessEngine(Path("."), tokenizer=ByteTokenizer(), command=sys.argv[1:])

@@ -9,8 +9,8 @@ import pytest
 
 from shared.observability.logs import configure
 from shared.serving.__main__ import listen, load_keys
-from shared.serving.keys import Key, KeyRing, hash_key
-from shared.serving.limits import duration
+from shared.serving.guard.keys import Key, KeyRing, hash_key
+from shared.serving.guard.limits import duration
 from tests.serving.live import PATH, chat, events, hold, scripted, serving, until
 
 ADMIN_ROUTES = ("/metrics", "/admin/versions", "/dashboard/state")

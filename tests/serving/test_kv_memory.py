@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from shared.serving import kv_memory
-from shared.serving.kv_memory import available_memory, pool_size
+from shared.serving.engines import kv_memory
+from shared.serving.engines.kv_memory import available_memory, pool_size
 from shared.serving.settings import SettingError
 from tests.tiny import TINY
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from shared.serving.keys import KeyRing
+from shared.serving.guard.keys import KeyRing
 from tests.inference.scripted import ScriptedModel, Turnstile
 from tests.serving.live import scripted, serving, until
 from tests.serving.whole import whole_model

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import shared
-from shared.serving.chat_request import ChatRequest
+from shared.serving.api.chat_request import ChatRequest
+from shared.serving.api.protocol import parse
 from shared.serving.errors import ApiError
-from shared.serving.protocol import parse
 from tests.serving.live import PATH, chat, hold, raw_request, until
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from shared.serving.keys import KeyRing
+from shared.serving.guard.keys import KeyRing
 from tests.inference.scripted import ScriptedModel, Turnstile
 from tests.serving.browsing import expect, fits, launch, open_page
 from tests.serving.live import scripted, serving, until

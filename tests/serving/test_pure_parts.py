@@ -10,15 +10,15 @@ import pytest
 
 from shared.inference.sampling import SamplingParams
 from shared.inference.virtual_time import run_virtual
-from shared.serving.admission import Admission, Busy, Place
-from shared.serving.deadline import Deadline, DeadlinePassed, within
-from shared.serving.drain import Drain, Draining
-from shared.serving.keys import Key, KeyFileError, KeyRing, hash_key, new_key
-from shared.serving.prefix_router import PrefixRouter
-from shared.serving.resume import MAX_DEATHS, Open, sort_out
-from shared.serving.router import NothingToRollBack, Router
-from shared.serving.supervision import RestartPolicy
-from shared.serving.token_bucket import TokenBucket
+from shared.serving.cluster.prefix_router import PrefixRouter
+from shared.serving.engines.resume import MAX_DEATHS, Open, sort_out
+from shared.serving.engines.supervision import RestartPolicy
+from shared.serving.guard.admission import Admission, Busy, Place
+from shared.serving.guard.deadline import Deadline, DeadlinePassed, within
+from shared.serving.guard.drain import Drain, Draining
+from shared.serving.guard.keys import Key, KeyFileError, KeyRing, hash_key, new_key
+from shared.serving.guard.token_bucket import TokenBucket
+from shared.serving.models.router import NothingToRollBack, Router
 
 PARAMS = SamplingParams(max_tokens=8)
 

@@ -12,11 +12,11 @@ import pytest
 from shared.inference.outputs import EngineStopped, GenerationError, joined
 from shared.inference.sampling import SamplingParams
 from shared.observability.trace import RequestTrace
-from shared.serving.deadline import Deadline, DeadlinePassed
-from shared.serving.engine import EngineFailed
-from shared.serving.engine_child import Patience
-from shared.serving.process_engine import ProcessEngine
-from shared.serving.supervision import RestartPolicy
+from shared.serving.engines.engine import EngineFailed
+from shared.serving.engines.engine_child import Patience
+from shared.serving.engines.process_engine import ProcessEngine
+from shared.serving.engines.supervision import RestartPolicy
+from shared.serving.guard.deadline import Deadline, DeadlinePassed
 from tests.inference.scripted import ByteTokenizer
 from tests.serving import fake_engine
 from tests.serving.fake_engine import DIES, DIES_LATER, FAILS, GARBAGE, SLEEPS, answer
@@ -207,7 +207,7 @@ def test_an_engine_that_speaks_another_version(monkeypatch):
         await engine.start()
         outputs = engine.generate([5], LONG, "a")
         await anext(outputs)
-        monkeypatch.setattr("shared.serving.process_engine.StepStats", lambda at: None)
+        monkeypatch.setattr("shared.serving.engines.process_engine.StepStats", lambda at: None)
         with pytest.raises(GenerationError, match="3 engine processes"):
             await text_of(outputs)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgpack
 
-from shared.serving.engine import ThreadEngine
-from shared.serving.version import Version
+from shared.serving.engines.engine import ThreadEngine
+from shared.serving.models.version import Version
 from tests.serving.live import PATH, WARM_UP_STEPS, chat, hold, scripted, serving, until
 
 # ---- readiness and small routes

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from shared.observability.logs import configure
-from shared.serving.keys import Key, KeyRing, hash_key
+from shared.serving.guard.keys import Key, KeyRing, hash_key
 from tests.serving.live import PATH, WARM_UP_STEPS, chat, events, hold, raw_request, scripted, serving, until
 
 # ---- the queue

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from shared.inference.sampling import SamplingParams
-from shared.serving.deadline import LONGEST_S, SHORTEST_S, UNKNOWN_S
 from shared.serving.errors import ApiError
+from shared.serving.guard.deadline import LONGEST_S, SHORTEST_S, UNKNOWN_S
 from shared.serving.settings import Settings
 from tests.serving.simulated import (
     SimulatedEngine,

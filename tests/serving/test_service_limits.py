@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from shared.inference.sampling import SamplingParams
-from shared.serving.degradation import SHORT_TOKENS
-from shared.serving.keys import Key, KeyRing
+from shared.serving.guard.degradation import SHORT_TOKENS
+from shared.serving.guard.keys import Key, KeyRing
 from shared.serving.settings import Settings
 from tests.serving.simulated import (
     SimulatedEngine,

@@ -7,7 +7,7 @@ import pytest
 from shared.data.chat import ChatTemplate, encode_chat
 from shared.data.tokenizer import Tokenizer
 from shared.inference.sampling import SamplingParams
-from shared.serving.text_model import PIECE, PromptTooLong, TextModel
+from shared.serving.models.text_model import PIECE, PromptTooLong, TextModel
 from tests.serving.live import TEMPLATE, write_tiny_model
 
 WORDS = ["a", "word", "naïve", "“quoted”", "😀", "  ", "\n\n", "42", "<|im_end|>", "<|im_", "don't"]

@@ -9,8 +9,8 @@ from shared.inference.async_engine import AsyncLLMEngine
 from shared.inference.outputs import EngineStopped, GenerationError
 from shared.inference.sampling import SamplingParams
 from shared.observability.trace import RequestTrace
-from shared.serving.deadline import Deadline
-from shared.serving.engine import EngineFailed, ThreadEngine, check_against
+from shared.serving.engines.engine import EngineFailed, ThreadEngine, check_against
+from shared.serving.guard.deadline import Deadline
 from tests.inference.scripted import ByteTokenizer, ScriptedModel
 from tests.serving.test_recovery import text_of
 

@@ -8,11 +8,11 @@ import pytest
 
 from shared.inference.llm_engine import LLMEngine
 from shared.inference.sampling import SamplingParams
-from shared.serving import promotion
-from shared.serving.engine import EngineFailed
+from shared.serving.engines.engine import EngineFailed
 from shared.serving.errors import ApiError
-from shared.serving.promotion import RegressionGate, check_folder, check_memory
-from shared.serving.version import Version
+from shared.serving.models import promotion
+from shared.serving.models.promotion import RegressionGate, check_folder, check_memory
+from shared.serving.models.version import Version
 from tests.inference.scripted import EOS, Turnstile
 from tests.serving.scripted_versions import MODEL, Bench, cases
 from tests.tiny import tiny_model

@@ -13,10 +13,10 @@ from shared.inference.llm_engine import LLMEngine
 from shared.inference.sampling import SamplingParams
 from shared.model.weights import load_model
 from shared.observability.trace import RequestTrace
-from shared.serving.load_engine import EngineOptions
-from shared.serving.process_engine import ProcessEngine
-from shared.serving.promotion import RegressionGate
-from shared.serving.versions import Versions
+from shared.serving.engines.load_engine import EngineOptions
+from shared.serving.engines.process_engine import ProcessEngine
+from shared.serving.models.promotion import RegressionGate
+from shared.serving.models.versions import Versions
 from tests.serving.live import write_tiny_model
 from tests.serving.scripted_versions import Events, cases
 

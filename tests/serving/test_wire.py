@@ -5,7 +5,7 @@ import socket
 import msgpack
 import pytest
 
-from shared.serving.wire import FROM_ENGINE, TO_ENGINE, FrameReader, Outbox, WireError, pack
+from shared.serving.engines.wire import FROM_ENGINE, TO_ENGINE, FrameReader, Outbox, WireError, pack
 
 
 def read(data: bytes, kinds=TO_ENGINE, piece: int = 10**6) -> list:
@@ -47,7 +47,7 @@ def test_what_is_no_frame(body, message):
 
 
 def test_too_large_either_way(monkeypatch):
-    monkeypatch.setattr("shared.serving.wire.MAX_FRAME", 100)
+    monkeypatch.setattr("shared.serving.engines.wire.MAX_FRAME", 100)
     with pytest.raises(WireError, match="'map' has 1[0-9][0-9] bytes, and 100 are allowed"):
         pack("map", 1, bytes(100))
     with pytest.raises(WireError, match="said to have 101 bytes"):

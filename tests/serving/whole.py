@@ -6,8 +6,8 @@ from shared.inference.async_engine import AsyncLLMEngine
 from shared.model.calibration import calibration_ids
 from shared.model.int8 import quantize_int8
 from shared.model.weights import load_model
+from shared.serving.models.text_model import TextModel
 from shared.serving.settings import Settings
-from shared.serving.text_model import TextModel
 from tests.serving.live import LiveService
 
 

@@ -1,0 +1,1 @@
+"""HTTP: what OpenAI's clients send, what they get, and the pages."""

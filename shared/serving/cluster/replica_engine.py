@@ -1,0 +1,260 @@
+"""One engine made of several replicas, anywhere: to the server it's an Engine like the others.
+
+Each answer is computed by one replica. When that one is lost, another goes on behind the tokens that have arrived: the
+draws depend on seed and position alone, so the text is the same. Who starts replicas and notices that they are gone is
+behind the `Replicas` protocol: Ray, see ray_replicas.py, or a test.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Protocol
+
+from shared.inference.async_outputs import OutputQueue, Outputs
+from shared.inference.outputs import EngineStopped, GenerationError, RequestOutput
+from shared.inference.sampling import SamplingParams
+from shared.inference.step_meter import RequestNotes
+from shared.observability.trace import RequestTrace, StepStats
+from shared.serving.engines.engine import EngineFailed, EngineLimits, EngineState, OnEnd, OnEvent, OnStep, check_against
+from shared.serving.engines.resume import MAX_DEATHS, Open, Resubmission, resubmissions
+from shared.serving.guard.deadline import Deadline, within
+
+logger = logging.getLogger(__name__)
+
+WATCH_EVERY_S = 0.5
+TOTALS = ("preemptions", "hit_tokens", "asked_tokens", "generated_tokens")
+NOW = ("num_running", "num_waiting", "num_free_blocks", "num_cached_blocks", "num_blocks")
+
+
+class ReplicaLost(RuntimeError):
+    """The replica that computed an answer is gone; another can go on with it."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A replica's output. waited_s, cached_tokens: with the first one, how long ago the first step with some of the
+    request began, and how many of its tokens the prefix cache had."""
+
+    output: RequestOutput
+    started_s: float | None = None
+    cached_tokens: int = 0
+
+
+class Replicas(Protocol):
+    """Copies of one engine."""
+
+    async def start(self) -> EngineLimits:
+        """Returns the limits of each when all are ready. Raises EngineFailed."""
+
+    async def stop(self) -> None:
+        """End them all."""
+
+    def ask(self, request: Resubmission) -> AsyncGenerator[Piece, None]:
+        """One answer, from one of them; waits while there is none. Closing it aborts the request. Raises ReplicaLost,
+        and GenerationError when the request itself fails."""
+
+    async def steps(self) -> Mapping[str, Sequence[StepStats]]:
+        """Each living replica's name, and the steps it has made since it was last asked."""
+
+    async def block_maps(self) -> Sequence[bytes]:
+        """Each living replica's blocks, as Engine.block_map has them."""
+
+
+@dataclass(eq=False)
+class _Request:
+    """A caller's request. answers: those that haven't ended, by their index."""
+
+    id: str
+    answers: dict[int, Open]
+    notes: RequestNotes | None
+    on_end: OnEnd | None
+    queue: OutputQueue = field(default_factory=asyncio.Queue)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+
+class ReplicaSetEngine:
+    """An Engine over `num_replicas` replicas."""
+
+    def __init__(self, replicas: Replicas, num_replicas: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._replicas, self._num_replicas, self._clock = replicas, num_replicas, clock
+        self.state: EngineState = "loading"
+        self.error = ""
+        self.limits: EngineLimits | None = None
+        self.on_step: OnStep = lambda stats: None
+        self.on_event: OnEvent = lambda kind, text: None
+        self._each: EngineLimits | None = None  # what one replica has room for
+        self._requests: dict[str, _Request] = {}
+        self._ready = asyncio.Event()
+        self._latest: dict[str, StepStats | None] = {}  # of each living replica
+        self._gone = dict.fromkeys(TOTALS, 0)  # what lost replicas had counted
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        try:
+            each = self._each = await self._replicas.start()
+        except EngineFailed as error:
+            self.state, self.error = "failed", str(error)
+            raise
+        n = self._num_replicas
+        self.limits = replace(each, max_num_seqs=n * each.max_num_seqs, num_blocks=n * each.num_blocks)
+        self._latest = dict.fromkeys(await self._replicas.steps())
+        self._set_ready(True)
+        self.on_event("engine_ready", f"{len(self._latest)} replicas")
+        self._watching = asyncio.create_task(self._watch())
+
+    async def stop(self) -> None:
+        if self.state == "stopped":
+            return
+        self.state = "stopped"
+        self._ready.set()
+        for request in list(self._requests.values()):
+            self._end(request, [EngineStopped("the engine was stopped")])
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        await self._replicas.stop()
+
+    async def until_ready(self, deadline: Deadline) -> None:
+        await within(deadline, self._ready.wait(), self._clock)
+        self._check_open()
+
+    def check(self, prompt_ids: Sequence[int], params: SamplingParams, priority: int = 0) -> SamplingParams:
+        if self._each is None:
+            raise EngineStopped("the engine is not running")
+        return check_against(self._each, prompt_ids, params, priority)
+
+    def generate(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        request_id: str,
+        priority: int = 0,
+        trace: RequestTrace | None = None,
+        on_end: OnEnd | None = None,
+    ) -> AsyncIterator[RequestOutput]:
+        self._check_open()
+        params = self.check(prompt_ids, params, priority)
+        if request_id in self._requests:
+            raise ValueError(f"request id {request_id!r} is in use")
+        assert self._each is not None
+        notes = None if trace is None else RequestNotes(trace, len(prompt_ids), self._each.block_size)
+        one = [replace(params, n=1, seed=params.seed + k) for k in range(params.n)]
+        answers = {k: Open(f"{request_id}/{k}", prompt_ids, own, priority) for k, own in enumerate(one)}
+        request = self._requests[request_id] = _Request(request_id, answers, notes, on_end)
+        request.tasks = [asyncio.create_task(self._answer(request, k, answer)) for k, answer in answers.items()]
+        return Outputs(request.queue, params.n, partial(self._leave, request), asyncio.get_running_loop())
+
+    def abort(self, request_id: str) -> None:
+        if (request := self._requests.get(request_id)) is not None:
+            self._end(request, [RequestOutput("", [], "abort", index) for index in request.answers])
+
+    async def block_map(self) -> bytes:
+        return b"".join(await self._replicas.block_maps())
+
+    def _check_open(self) -> None:
+        if self.state == "failed":
+            raise EngineFailed(self.error)
+        if self.state == "stopped":
+            raise EngineStopped("the engine was stopped")
+
+    async def _answer(self, request: _Request, index: int, answer: Open) -> None:
+        """Get one answer, from as many replicas as it takes."""
+        try:
+            while index in request.answers:
+                try:
+                    await self._from_one_replica(request, index, answer)
+                except ReplicaLost as lost:
+                    answer.on_death()
+                    if answer.deaths >= MAX_DEATHS:
+                        raise GenerationError(f"{answer.deaths} replicas in a row were lost with it: {lost}") from lost
+                    logger.warning("request %s goes on in another replica: %s", request.id, lost)
+                    if request.notes is not None:
+                        request.notes.trace.resumed += 1
+        except Exception as error:
+            logger.exception("request %s failed", request.id)
+            self.on_event("request_failed", f"{type(error).__name__}: {error}")
+            known = isinstance(error, GenerationError | EngineStopped)
+            self._end(request, [error if known else GenerationError(f"{type(error).__name__}: {error}")])
+
+    async def _from_one_replica(self, request: _Request, index: int, answer: Open) -> None:
+        """Pass on what a replica makes of an answer, to its end. Raises ReplicaLost when the end doesn't come."""
+        (wanted,) = resubmissions(answer)
+        # An id of its own: a replica that was taken for lost and isn't may still have the one before.
+        wanted = replace(wanted, request_id=f"{answer.request_id}#{len(answer.outputs[0])}.{answer.deaths}")
+        async with aclosing(self._replicas.ask(wanted)) as pieces:
+            async for piece in pieces:
+                if index not in request.answers:
+                    return  # it was ended meanwhile
+                output = replace(piece.output, index=index)
+                if request.notes is not None and piece.started_s is not None:
+                    request.notes.started(self._clock() - piece.started_s, piece.cached_tokens)
+                if request.notes is not None:
+                    request.notes.output(output, sum(stats.num_running for stats in self._latest.values() if stats))
+                answer.on_output(0, output.token_ids, output.finish_reason is not None)
+                if output.finish_reason is None:
+                    request.queue.put_nowait(output)
+                    continue
+                del request.answers[index]
+                if request.answers:
+                    request.queue.put_nowait(output)
+                else:
+                    self._end(request, [output])
+                return
+        raise ReplicaLost("its stream ended early")
+
+    def _leave(self, request: _Request) -> None:
+        """Nobody reads on."""
+        if self._requests.get(request.id) is request:
+            self._end(request, [])
+
+    def _end(self, request: _Request, last: Sequence[RequestOutput | Exception]) -> None:
+        """The request is over; its place is free before its caller is told."""
+        request.answers.clear()
+        del self._requests[request.id]
+        for task in request.tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+        if request.on_end is not None:
+            request.on_end()
+        for output in last:
+            request.queue.put_nowait(output)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            try:
+                self._look_at(await self._replicas.steps())
+            except Exception as error:  # whoever knows of the replicas is away: they needn't be
+                logger.warning("the replicas can't be looked at: %s: %s", type(error).__name__, error)
+
+    def _look_at(self, steps: Mapping[str, Sequence[StepStats]]) -> None:
+        """Tell what has changed since the last look."""
+        for name in self._latest.keys() - steps.keys():
+            if (last := self._latest.pop(name)) is not None:
+                for total in TOTALS:
+                    self._gone[total] += getattr(last, total)
+            left = f"{len(steps)} of {self._num_replicas} replicas are left"
+            self.on_event("replica_lost" if steps else "engine_died", f"{name} is gone; {left}")
+        for name in steps.keys() - self._latest.keys():
+            self._latest[name] = None
+            self.on_event("engine_restarted", f"{name} is there; {len(steps)} of {self._num_replicas} replicas are")
+        self._set_ready(bool(steps))
+        for name, made in steps.items():
+            for stats in made:
+                self._latest[name] = stats
+                self.on_step(replace(stats, at=self._clock(), **self._sums()))
+
+    def _set_ready(self, ready: bool) -> None:
+        if self.state not in ("stopped", "failed"):
+            self.state = "ready" if ready else "restarting"
+            (self._ready.set if ready else self._ready.clear)()
+
+    def _sums(self) -> dict[str, int]:
+        """Over all replicas: the totals since the start, and what there is now."""
+        latest = [stats for stats in self._latest.values() if stats is not None]
+        sums = {name: sum(getattr(stats, name) for stats in latest) for name in (*TOTALS, *NOW)}
+        return sums | {name: sums[name] + self._gone[name] for name in TOTALS}

@@ -1,0 +1,1 @@
+"""The engine processes: started, watched, replaced, and their answers carried on."""

@@ -1,0 +1,267 @@
+"""An Engine in a process of its own, which is replaced when it dies or hangs, so that no caller notices.
+
+Text is made here, in the API process: an engine process deals in token ids alone. So what is known here of each open
+request, its prompt and its tokens so far, is all that a new engine process needs to go on.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import asdict
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from shared.data.fallback_tokenizer import load_tokenizer
+from shared.inference.answer_text import EngineTokenizer
+from shared.inference.outputs import EngineStopped, GenerationError, RequestOutput
+from shared.inference.sampling import SamplingParams
+from shared.inference.step_meter import RequestNotes
+from shared.observability.trace import RequestTrace, StepStats
+from shared.serving.concurrency import in_thread
+from shared.serving.engines.engine import EngineFailed, EngineLimits, EngineState, OnEnd, OnEvent, OnStep, check_against
+from shared.serving.engines.engine_child import COMMAND, EngineChild, Patience
+from shared.serving.engines.load_engine import EngineOptions
+from shared.serving.engines.open_requests import OpenRequests
+from shared.serving.engines.supervision import RestartPolicy
+from shared.serving.engines.wire import Frame
+from shared.serving.guard.deadline import Deadline, within
+
+logger = logging.getLogger(__name__)
+
+MAP_S = 5.0  # an engine in a long step answers behind it
+
+
+def usual_policy() -> RestartPolicy:
+    """A server goes on trying for about a minute: whoever ends the engine from outside may do so several times."""
+    return RestartPolicy(first_s=0.5, longest_s=5.0, max_exits=12)
+
+
+class ProcessEngine:
+    """See Engine. path: the model's folder. version: names it for the prefix cache and in `limits`. tokenizer: of that
+    folder; without one it's loaded at the start. policy: makes a RestartPolicy. command: starts an engine process."""
+
+    def __init__(
+        self,
+        path: Path,
+        options: EngineOptions | None = None,
+        version: str = "",
+        tokenizer: EngineTokenizer | None = None,
+        policy: Callable[[], RestartPolicy] = usual_policy,
+        patience: Patience | None = None,
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        self.path, self.options, self.version = Path(path).resolve(), options or EngineOptions(), version
+        self.state: EngineState = "loading"
+        self.error = ""
+        self.limits: EngineLimits | None = None
+        self.on_step: OnStep = lambda stats: None
+        self.on_event: OnEvent = lambda kind, text: None
+        self._tokenizer, self._make_policy, self._command = tokenizer, policy, command
+        self._patience = patience or Patience()
+        self._child: EngineChild | None = None
+        self._requests: OpenRequests | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._settled = asyncio.Event()  # it is ready, or never will be
+        self._setting_to_blame = False
+        self._files: list[tuple[Any, ...]] = []
+        self._maps: dict[int, asyncio.Future[bytes]] = {}
+        self._map_numbers = count()
+
+    @property
+    def pid(self) -> int | None:
+        """The engine process's, while there is one."""
+        return None if self._child is None else self._child.pid
+
+    async def start(self) -> None:
+        if self._task is not None:
+            raise RuntimeError("the engine has been started already")
+        self._files = stamps(self.path)
+        try:
+            if self._tokenizer is None:
+                loaded: EngineTokenizer = await in_thread(lambda: load_tokenizer(self.path))
+                self._tokenizer = loaded
+        except (OSError, ValueError) as error:
+            self._give_up(str(error))
+            raise EngineFailed(str(error)) from None
+        self._check_alive()  # it may have been stopped meanwhile
+        self._requests = OpenRequests(self._tokenizer, self._send, self._on_failure)
+        self._task = asyncio.create_task(self._supervise(), name="engine supervisor")
+        await self._settled.wait()
+        self._check_alive()
+
+    async def stop(self) -> None:
+        if self.state == "stopped":
+            return
+        self.state = "stopped"
+        self._settled.set()
+        if self._requests is not None:
+            self._requests.end_all(lambda: EngineStopped("the engine was stopped"))
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def until_ready(self, deadline: Deadline) -> None:
+        while self.state not in ("ready", "failed", "stopped"):
+            await within(deadline, self._settled.wait(), time.monotonic)
+        self._check_alive()
+
+    def check(self, prompt_ids: Sequence[int], params: SamplingParams, priority: int = 0) -> SamplingParams:
+        if self.limits is None:
+            raise EngineFailed(self.error or "the engine has not been loaded yet")
+        return check_against(self.limits, prompt_ids, params, priority)
+
+    def generate(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams,
+        request_id: str,
+        priority: int = 0,
+        trace: RequestTrace | None = None,
+        on_end: OnEnd | None = None,
+    ) -> AsyncIterator[RequestOutput]:
+        self._check_alive()
+        params = self.check(prompt_ids, params, priority)
+        assert self.limits is not None
+        assert self._requests is not None
+        notes = None if trace is None else RequestNotes(trace, len(prompt_ids), self.limits.block_size)
+        return self._requests.take_in(request_id, prompt_ids, params, priority, notes, on_end)
+
+    def abort(self, request_id: str) -> None:
+        if self._requests is not None:
+            self._requests.abort(request_id)
+
+    async def block_map(self) -> bytes:
+        if self.state != "ready":
+            return b""
+        number = next(self._map_numbers)
+        future = self._maps[number] = asyncio.get_running_loop().create_future()
+        self._send("map", number)
+        try:
+            return await asyncio.wait_for(future, MAP_S)
+        except TimeoutError:
+            return b""
+        finally:
+            self._maps.pop(number, None)
+
+    # The engine processes, one after the other.
+
+    async def _supervise(self) -> None:
+        """Keep one running, until this is stopped, or gives up."""
+        assert self._requests is not None
+        policy, began = self._make_policy(), time.monotonic()
+        try:
+            while True:
+                why = await self._one_life(policy, began)
+                if self.limits is None:  # it has never been ready, and the next one wouldn't be either
+                    return self._give_up(why)
+                if self._requests.progress:  # it was of use: this isn't an engine that can only die
+                    policy, self._requests.progress = self._make_policy(), False
+                began, wait = time.monotonic(), policy.on_exit(time.monotonic())
+                if wait is None:
+                    return self._give_up(f"its process ended {policy.num_exits} times in a row; the last time {why}")
+                await asyncio.sleep(wait)
+                if stamps(self.path) != self._files:  # a stream must not change version in the middle
+                    return self._give_up(
+                        f"the files of {self.path} have changed since they were loaded; load them as a new version"
+                    )
+        except Exception as error:  # a bug here: nobody may wait for what won't come
+            logger.exception("the supervision of the engine has failed")
+            self._give_up(f"{type(error).__name__}: {error}")
+
+    async def _one_life(self, policy: RestartPolicy, away_since: float) -> str:
+        """One engine process, from its start to its end. Returns why it ended."""
+        assert self._tokenizer is not None
+        assert self._requests is not None
+
+        def on_ready() -> None:
+            policy.on_ready(time.monotonic())
+            self._on_ready(time.monotonic() - away_since)
+
+        options = asdict(self.options)
+        if self.limits is not None:  # as it was before: what a request was promised must fit, and go on as it began
+            options |= {"num_blocks": self.limits.num_blocks, "attention": self.limits.attention}
+        child = self._child = EngineChild(self.path, self._on_frame, on_ready, self._patience, self._command)
+        try:
+            await child.start()
+            child.send("load", {"engine": options, "version": self.version, "eos_ids": sorted(self._tokenizer.eos_ids)})
+            why = await child.end()
+        except OSError as error:
+            why = f"it can't be started: {error}"
+        finally:
+            self._child = None
+            await child.stop()
+        if self.limits is not None:
+            self.state = "restarting"
+            self._settled.clear()
+            self._requests.on_death()
+            for future in self._maps.values():
+                if not future.done():
+                    future.set_result(b"")
+            text = f"the engine process has ended: {why}; {len(self._requests)} requests are open"
+            self.on_event("engine_hung" if child.hung else "engine_died", text)
+        return why
+
+    def _on_ready(self, seconds: float) -> None:
+        assert self._requests is not None
+        first, self.state = self.state == "loading", "ready"
+        self._settled.set()
+        text = f"the engine is ready after {seconds:.1f} s"
+        text += "" if first else f"; {len(self._requests)} requests go on"
+        self.on_event("engine_ready" if first else "engine_restarted", text)
+        self._requests.on_ready()
+
+    def _give_up(self, why: str) -> None:
+        self.state, self.error = "failed", why
+        self._settled.set()
+        self.on_event("engine_failed", why)
+        if self._requests is not None:
+            self._requests.end_all(lambda: GenerationError(f"the engine has failed: {why}"))
+
+    def _check_alive(self) -> None:
+        if self.state == "failed":
+            raise EngineFailed(self.error, self._setting_to_blame)
+        if self.state == "stopped":
+            raise EngineStopped("the engine was stopped")
+
+    # What they say and are told.
+
+    def _send(self, kind: str, *fields: Any) -> None:
+        if self._child is not None:
+            self._child.send(kind, *fields)
+
+    def _on_frame(self, frame: Frame) -> None:
+        assert self._requests is not None
+        kind, *fields = frame
+        if kind == "step":
+            stats = StepStats(*fields[0])
+            self._requests.on_step(stats, *fields[1:])
+            try:
+                self.on_step(stats)
+            except Exception:  # the engine isn't to blame, nor are its requests
+                logger.exception("a step could not be told on")
+        elif kind == "refused":
+            self._requests.on_refused(*fields)
+        elif kind == "ready":
+            self.limits = EngineLimits(**fields[0])
+        elif kind == "failed":
+            _, self._setting_to_blame = fields
+        elif kind == "map":
+            if (future := self._maps.get(fields[0])) is not None and not future.done():
+                future.set_result(fields[1])
+        elif kind == "log":
+            level, name, text = fields
+            logging.getLogger(name).log(level, "%s", text)
+
+    def _on_failure(self, request_id: str, why: str) -> None:
+        self.on_event("request_failed", f"{request_id}: {why}")
+
+
+def stamps(path: Path) -> list[tuple[Any, ...]]:
+    """What tells whether a model's weights are still the same files with the same content."""
+    try:
+        found = [(file.name, file.stat()) for file in (path / "config.json", *sorted(path.glob("*.safetensors")))]
+    except OSError:
+        return []
+    return [(name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in found]

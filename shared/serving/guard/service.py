@@ -1,0 +1,276 @@
+"""A request between its route and the engine: is it let in, when is its turn, how long may it take, what did it use.
+
+A route calls `begin`, then awaits `outputs` for each of its prompts, and `end` whatever happened. `outputs` returns
+only once the prompt has its place in the engine, so that a refusal still has a status of its own.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from starlette.requests import Request
+
+from shared.inference.sampling import SamplingParams
+from shared.observability.request_id import request_id_from
+from shared.observability.telemetry import Telemetry
+from shared.serving.concurrency import in_thread
+from shared.serving.engines.engine import EngineFailed
+from shared.serving.errors import bad_value, shutting_down
+from shared.serving.guard.admission import Admission, Busy
+from shared.serving.guard.call import Call, Run
+from shared.serving.guard.deadline import Deadline, DeadlinePassed, default_timeout
+from shared.serving.guard.degradation import SMALLER, overloaded, shortened, smaller_than
+from shared.serving.guard.drain import Drain
+from shared.serving.guard.keys import Key, KeyRing
+from shared.serving.guard.limits import KeyLimits
+from shared.serving.guard.refusals import busy, engine_failed, full, hopeless, no_turn, too_late
+from shared.serving.models.version import Version
+from shared.serving.models.versions import Versions
+from shared.serving.settings import Settings
+
+T = TypeVar("T")
+
+MAX_TIMEOUT_S = 600.0
+MEASURE_EVERY_S = 1.0  # how often the default timeout is worked out anew
+LAST_WORDS_S = 1.0  # for the answers that are cut off at the end to say so
+REFUSED = (429, 503)  # not the request's fault, and nothing broke: it may come back later
+ANYONE = Key("anyone", "")  # who calls a server without keys
+
+
+class Service:
+    """What all requests share. keys: none lets everybody in. clock: as of asyncio's loop, in seconds."""
+
+    def __init__(
+        self,
+        versions: Versions,
+        telemetry: Telemetry | None = None,
+        settings: Settings | None = None,
+        keys: KeyRing | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.versions, self.settings, self.keys = versions, settings or Settings(), keys or KeyRing()
+        self.telemetry = telemetry or Telemetry()
+        self.telemetry.queue_depth = lambda: self.num_waiting
+        self.telemetry.queue_capacity = lambda: self.settings.queue_length
+        self.telemetry.processes = self._processes
+        self.clock = clock
+        self.drain = Drain()
+        self.open: set[Call] = set()
+        self.admissions: WeakKeyDictionary[Version, Admission] = WeakKeyDictionary()
+        self.limits = {
+            k.name: KeyLimits(k, clock()) for k in self.keys.keys if k.requests_per_minute or k.tokens_per_minute
+        }
+        places = self.settings.max_num_seqs + self.settings.queue_length
+        self.encoding = Admission(1, places, places, clock)
+        self._degrade = self.settings.degrade
+        self._timeout, self._timeout_until = 0.0, float("-inf")
+        self._stop_watching: Callable[[], None] = lambda: None
+
+    @property
+    def ready(self) -> bool:
+        """Whether a request would be let in now."""
+        return not self.drain.draining and any(
+            version.state == "ready" and version.engine.state == "ready" for version in self.versions.list()
+        )
+
+    @property
+    def num_waiting(self) -> int:
+        return sum(admission.num_waiting for admission in self.admissions.values())
+
+    def status(self) -> dict[str, Any]:
+        """For the readiness check."""
+        state = "ready" if self.ready else "shutting down" if self.drain.draining else "not ready"
+        running = sum(admission.num_running for admission in self.admissions.values())
+        counts = {"running": running, "waiting": self.num_waiting}
+        return {"status": state, "default_timeout_s": round(self.default_timeout(), 3), **counts}
+
+    def default_timeout(self) -> float:
+        """How many seconds a request may take that doesn't say: the operator's, or three times the measured P99."""
+        now = self.clock()
+        if now >= self._timeout_until:
+            telemetry = self.telemetry
+            measured = default_timeout(telemetry.p99_s(), telemetry.num_measured)
+            self._timeout, self._timeout_until = self.settings.timeout or measured, now + MEASURE_EVERY_S
+            telemetry.metrics.default_timeout.set(self._timeout)
+        return self._timeout
+
+    def begin(self, request: Request, model: str, timeout: float | None = None, degrade: bool = True) -> Call:
+        """Let a request in. Raises ApiError: 503 while the server ends or loads, 404 for a model there isn't.
+
+        degrade: whether a smaller model may take it, where the operator allows that.
+        """
+        if self.drain.draining:
+            raise shutting_down()
+        if timeout is not None and not 0 < timeout <= MAX_TIMEOUT_S:
+            raise bad_value("timeout", f"must be above 0 and at most {MAX_TIMEOUT_S:.0f} seconds, not {timeout:g}")
+        state, now = request.state, self.clock()
+        request_id = getattr(state, "request_id", None) or request_id_from(None)
+        version, degraded = self._pick(model, request_id, degrade)
+        if version.engine.state == "failed":
+            raise engine_failed()
+        seconds, arrived = timeout or self.default_timeout(), getattr(state, "arrived", now)
+        route = getattr(request.scope.get("route"), "path", "other")
+        trace = self.telemetry.begin(request_id, route, arrived)
+        deadline = Deadline.after(seconds, arrived)
+        call = Call(request_id, getattr(state, "key", ANYONE), version, deadline, seconds, trace, degraded)
+        trace.model, trace.version, trace.key = version.model, version.name, call.key.name
+        call.timer = asyncio.get_running_loop().call_later(deadline.remaining(now), self._expire, call)
+        self.drain.enter()
+        version.enter()
+        self.open.add(call)
+        state.call = call
+        return call
+
+    async def outputs(self, call: Call, prompt_ids: Sequence[int], params: SamplingParams) -> Run:
+        """The outputs of one prompt, once it has its place in the engine.
+
+        Raises ApiError: 429 when the key has used up its tokens or too many wait, 503 when its turn doesn't come before
+        its deadline, or the engine doesn't come back. ValueError for a prompt that can't be served. Reading raises 504
+        when the deadline passes, and 503 at the server's end.
+        """
+        admission = self.admission_of(call.version)
+        params = call.version.engine.check(prompt_ids, params)
+        if self._degrade == "shorter" and overloaded(admission) and params != (shorter := shortened(params)):
+            params, call.degraded["max_tokens"] = shorter, str(shorter.max_tokens)
+        call.trace.n = params.n + (call.trace.n if call.runs else 0)
+        self._charge(call, len(prompt_ids) + params.n * params.max_tokens)
+        run = Run(call)
+
+        async def start() -> None:
+            if (refusal := hopeless(admission, call.deadline.remaining(self.clock()))) is not None:
+                raise refusal
+            call.trace.queued = self.clock()
+            run.place = await admission.acquire(call.key.name, call.deadline, params.n, call.key.max_waiting)
+            await call.version.engine.until_ready(call.deadline)
+            run.start(prompt_ids, params)
+
+        try:
+            await self._unless_failed(call, start())
+            return run
+        except BaseException:
+            run.close()
+            raise
+
+    async def encode(self, call: Call, work: Callable[[], T]) -> T:
+        """The result of slow work on a request's text, done in a thread: one piece at a time, and keys take turns.
+
+        Raises what `outputs` does, and what the work raises.
+        """
+        if (refusal := full(self.admission_of(call.version), call.key)) is not None:
+            raise busy(refusal)  # it would be for nothing
+
+        async def done() -> T:
+            place = await self.encoding.acquire(call.key.name, call.deadline)
+            task = asyncio.ensure_future(in_thread(work))
+            # Work that has begun can't be stopped: a caller who leaves must not let the next piece begin beside it.
+            task.add_done_callback(lambda _: place.release())
+            return await asyncio.shield(task)
+
+        return await self._unless_failed(call, done())
+
+    async def _unless_failed(self, call: Call, waiting: Coroutine[Any, Any, T]) -> T:
+        """The result, or the ApiError that says why there is none: the call was ended from outside, or refused."""
+        task = asyncio.current_task()
+        assert task is not None
+        call.waiting.add(task)
+        try:
+            if call.failure is not None:
+                raise call.failure
+            return await waiting
+        except asyncio.CancelledError:
+            if call.failure is None or task.uncancel():
+                raise  # the caller has left
+            raise call.failure from None
+        except Busy as error:
+            call.trace.queued = None
+            raise busy(error) from None
+        except DeadlinePassed:
+            raise no_turn(call) from None
+        except EngineFailed:
+            raise engine_failed() from None
+        finally:
+            waiting.close()
+            call.waiting.discard(task)
+
+    def end(self, call: Call, status: int, error: str = "") -> None:
+        """Close the books on a request; a second time nothing happens. error: the code of what ended it."""
+        if call.done:
+            return
+        call.close()
+        limits = self.limits.get(call.key.name)
+        if limits is not None:
+            limits.give_back(call.charged - call.trace.prompt_tokens - call.trace.output_tokens)
+        if status in REFUSED:
+            self.telemetry.refused(error)
+        call.trace.status, call.trace.error = status, "timeout" if error == "deadline_passed" else error
+        call.trace.degraded = "model" if "model" in call.degraded else "shorter" if call.degraded else ""
+        self.telemetry.finish(call.trace)
+        call.version.leave(call.trace.output_tokens)
+        self.open.discard(call)
+        self.drain.leave()
+
+    def admission_of(self, version: Version) -> Admission:
+        """The queue for a version's engine: as many requests run as it can compute at a time."""
+        if version not in self.admissions:
+            limits = version.engine.limits
+            running = limits.max_num_seqs if limits is not None else self.settings.max_num_seqs
+            waiting = self.settings.queue_length
+            self.admissions[version] = Admission(running, waiting, waiting, self.clock)
+        return self.admissions[version]
+
+    async def start(self) -> None:
+        """Load the model, and a smaller one where settings.degrade names it. Returns when the first is ready.
+
+        Raises EngineFailed when it won't be."""
+        assert self.settings.model is not None
+        self._stop_watching = self.telemetry.watch_gc()
+        version = self.versions.load(self.settings.model, name="v1")
+        assert version.settled is not None
+        await version.settled
+        if version.state != "ready":
+            raise version.failure if isinstance(version.failure, EngineFailed) else EngineFailed(version.error)
+        if self._degrade not in ("off", "shorter"):
+            self.versions.load(Path(self._degrade), name=SMALLER)
+
+    async def stop(self, grace_s: float) -> None:
+        """Let nobody in any more, give those who are in grace_s seconds, end the rest, and stop the engines."""
+        if not await self.drain.wait(grace_s):
+            for call in list(self.open):
+                call.fail(shutting_down())
+            end = self.clock() + LAST_WORDS_S
+            while self.open and self.clock() < end:
+                await asyncio.sleep(0.01)
+        await self.versions.stop()
+        self._stop_watching()
+
+    def hurry(self) -> None:
+        """Have `stop` wait no longer. It may be called before `stop`."""
+        self.drain.hurry()
+
+    def _processes(self) -> dict[str, int]:
+        """Those whose memory is to be watched."""
+        engines = {f"engine-{version.name}": getattr(version.engine, "pid", None) for version in self.versions.list()}
+        return {"api": os.getpid(), **{name: pid for name, pid in engines.items() if pid is not None}}
+
+    def _pick(self, model: str, request_id: str, degrade: bool) -> tuple[Version, dict[str, str]]:
+        """Who answers, and what is less for it: a smaller model, where there is one and it takes as long a prompt."""
+        version = self.versions.pick(model, request_id)
+        if not degrade or self._degrade in ("off", "shorter") or not overloaded(self.admission_of(version)):
+            return version, {}
+        other = smaller_than(version, self.versions)
+        return (version, {}) if other is None else (other, {"model": other.model})
+
+    def _charge(self, call: Call, tokens: int) -> None:
+        limits = self.limits.get(call.key.name)
+        if limits is not None:
+            if (refusal := limits.take_tokens(tokens, self.clock())) is not None:
+                raise refusal
+            call.charged += tokens
+
+    def _expire(self, call: Call) -> None:
+        """Its deadline has come."""
+        call.fail(too_late(call) if any(run.started for run in call.runs) else no_turn(call))

@@ -1,0 +1,1 @@
+"""Model versions side by side: loaded, warmed up, checked, promoted."""

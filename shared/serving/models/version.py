@@ -1,0 +1,100 @@
+"""One loaded version of a model, and the ways in which it may not be had."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from shared.serving.engines.engine import Engine
+from shared.serving.errors import ApiError
+from shared.serving.models.text_model import TextModel
+
+State = Literal["loading", "warming", "checking", "ready", "rejected", "failed", "unloading"]
+SEPARATOR = "@"
+
+
+class UnknownModel(ApiError):
+    """No model of that name, or no version."""
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        message = f"The model {name!r} does not exist; this server has {', '.join(map(repr, known)) or 'none yet'}."
+        super().__init__(404, message, param="model", code="model_not_found")
+
+
+class NotReady(ApiError):
+    """It is there, and can't answer now."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(503, message, type="server_error", code="not_ready", headers={"Retry-After": "5"})
+
+
+class Refused(ApiError):
+    """What the operator asks for can't be done as things are; the message says what to do about it."""
+
+    def __init__(self, message: str, code: str = "conflict", param: str | None = None) -> None:
+        super().__init__(409, message, code=code, param=param)
+
+
+def invalid(message: str, param: str) -> ApiError:
+    return ApiError(400, message, param=param, code="invalid_value")
+
+
+@dataclass(eq=False)
+class Version:
+    """One loaded model. `name` is its own in this server; `model` is what callers ask for.
+
+    settled: its loading; done when the state is "ready", "rejected" (it can answer, but the gate found it worse) or
+    "failed" (there is no engine; `error` and `failure` say why). warm_up, gate: what those found. results: what it
+    answered to the regression set. num_open: requests being answered; num_requests, num_tokens: requests, and their
+    output tokens, so far.
+    """
+
+    name: str
+    model: str
+    path: Path
+    engine: Engine
+    text: TextModel | None = None
+    state: State = "loading"
+    error: str = ""
+    failure: BaseException | None = None
+    warm_up: dict[str, float] = field(default_factory=dict)
+    gate: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
+    created: int = field(default_factory=lambda: int(time.time()))
+    num_open: int = 0
+    num_requests: int = 0
+    num_tokens: int = 0
+    settled: asyncio.Task[None] | None = None
+    _empty: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def id(self) -> str:
+        """What a request names that wants this version and no other."""
+        return f"{self.model}{SEPARATOR}{self.name}"
+
+    def enter(self) -> None:
+        """A request begins; the version isn't unloaded before it leaves."""
+        self.num_open += 1
+        self.num_requests += 1
+        self._empty.clear()
+
+    def leave(self, output_tokens: int = 0) -> None:
+        self.num_open -= 1
+        self.num_tokens += output_tokens
+        if not self.num_open:
+            self._empty.set()
+
+    async def emptied(self) -> None:
+        if self.num_open:
+            await self._empty.wait()
+
+
+def reason(error: BaseException) -> str:
+    """An exception in words: the first one of a group, and its kind where it says nothing."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, asyncio.CancelledError):
+        return "it was stopped while it was being loaded"
+    return str(error) if isinstance(error, ValueError | OSError | RuntimeError | ApiError) and str(error) else (
+        f"{type(error).__name__}: {error}".removesuffix(": "))  # fmt: skip
