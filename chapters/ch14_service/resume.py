@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/serving/engines/resume.py (version 0a9ffcb77641).
+# Yours to finish. Generated from shared/serving/engines/resume.py (version 91f80299eb78).
 """What a new engine has to be asked for, after the one before it has died: so that no token is lost and none doubled.
 
 A token's draw depends on the seed and its position alone, so whoever has the prompt and the tokens so far can go on as
@@ -14,7 +14,7 @@ from shared.inference.sampling import SamplingParams
 
 R = TypeVar("R", bound="Open")
 
-MAX_DEATHS = 3  # in a row, without a token between them
+SUSPICIOUS, MAX_DEATHS = 2, 4  # in a row, without a token between them
 
 
 @dataclass(eq=False)
@@ -76,14 +76,14 @@ def sort_out(requests: Iterable[R]) -> tuple[list[R], list[R], list[R]]:
     """After a death: which requests go to the new engine at once, which are held back, and which have failed.
 
     Some request may be what kills engines. Each one that an engine had when it died is under suspicion, more so with
-    each death in a row; a token clears it. One that is one death away from MAX_DEATHS goes to the new engine alone, and
-    the others are held until it has its next token or has failed: so a request that fails was alone with the engine
-    it killed, and takes nobody with it.
+    each death in a row; a token clears it. After SUSPICIOUS deaths it goes to the new engine alone, the most suspicious
+    first, and the others are held until it has its next token or has failed. So a request that fails was alone with two
+    engines that died: one may have been killed by something else in just that moment.
     """
     requests = list(requests)
     failed = [request for request in requests if request.deaths >= MAX_DEATHS]
     alive = [request for request in requests if request.deaths < MAX_DEATHS]
-    suspects = [request for request in alive if request.deaths == MAX_DEATHS - 1]
-    if not suspects:
+    suspect = max(alive, key=lambda request: request.deaths, default=None)
+    if suspect is None or suspect.deaths < SUSPICIOUS:
         return alive, [], failed
-    return suspects[:1], [request for request in alive if request is not suspects[0]], failed
+    return [suspect], [request for request in alive if request is not suspect], failed

@@ -133,7 +133,8 @@ def chrome_trace(traces: Iterable[RequestTrace]) -> dict[str, Any]:
             "route": trace.route, "model": trace.model, "version": trace.version, "status": trace.status,
             "prompt_tokens": trace.prompt_tokens, "cached_tokens": trace.cached_tokens, "error": trace.error,
             "output_tokens": trace.output_tokens, "max_blocks": trace.max_blocks, "resumed": trace.resumed,
-            "mean_batch": trace.mean_batch,
+            "mean_batch": trace.mean_batch, "batch_sizes": trace.batch_sizes, "key": trace.key,
+            "finish_reason": trace.finish_reason, "degraded": trace.degraded, "machine_s": trace.machine_s,
         }  # fmt: skip
         for stage, begin, end in stages(trace):
             events.append({

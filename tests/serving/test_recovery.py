@@ -31,7 +31,7 @@ def with_engine(test: Callable[[ProcessEngine], Awaitable[None]], plan: Path | N
 
     async def run() -> None:
         command = (*fake_engine.COMMAND, *(["--plan", str(plan)] if plan else []))
-        quick = {"policy": lambda: RestartPolicy(0.01, 0.05, max_exits=4), "patience": QUICK}
+        quick = {"policy": lambda: RestartPolicy(0.01, 0.05, max_exits=5), "patience": QUICK}
         engine = ProcessEngine(Path("."), None, "v1", ByteTokenizer(), command=command, **(quick | settings))
         engine.on_event = lambda kind, text: events.append((kind, text))
         before = open_files()
@@ -148,20 +148,20 @@ def test_a_stopped_process_is_replaced():
 
 
 def test_what_kills_engines_is_failed_alone():
-    """It is given three engines. The others pause, and go on."""
+    """It is given four engines. The others pause, and go on."""
 
     async def test(engine):
         await engine.start()
         ended = []
         others = [asyncio.create_task(text_of(engine.generate([5, i], LONG, f"o{i}"))) for i in range(3)]
-        with pytest.raises(GenerationError, match="3 engine processes in a row have ended on it"):
+        with pytest.raises(GenerationError, match="4 engine processes in a row have ended on it"):
             await text_of(engine.generate([DIES], LONG, "bad", on_end=lambda: ended.append("bad")))
         assert await asyncio.gather(*others) == [answer(0, 2, 60)] * 3
         assert ended == ["bad"]
         assert engine.state == "ready"
 
     events = with_engine(test)
-    assert kinds(events).count("engine_died") == 3
+    assert kinds(events).count("engine_died") == 4
     assert kinds(events).count("request_failed") == 1
 
 
@@ -179,12 +179,12 @@ def test_an_engine_that_dies_and_makes_progress_is_not_given_up():
 def test_a_step_that_never_ends_counts_as_hung():
     async def test(engine):
         await engine.start()
-        with pytest.raises(GenerationError, match="3 engine processes"):
+        with pytest.raises(GenerationError, match="4 engine processes"):
             await text_of(engine.generate([SLEEPS], LONG, "a"))
         assert await text_of(engine.generate([5], LONG, "b")) == answer(0, 1, 60)
 
     events = with_engine(test)
-    assert kinds(events).count("engine_hung") == 3
+    assert kinds(events).count("engine_hung") == 4
     assert "longer than 0.3 s" in events[1][1]
 
 
@@ -208,7 +208,7 @@ def test_an_engine_that_speaks_another_version(monkeypatch):
         outputs = engine.generate([5], LONG, "a")
         await anext(outputs)
         monkeypatch.setattr("shared.serving.engines.process_engine.StepStats", lambda at: None)
-        with pytest.raises(GenerationError, match="3 engine processes"):
+        with pytest.raises(GenerationError, match="4 engine processes"):
             await text_of(outputs)
 
     events = with_engine(test)
@@ -240,11 +240,11 @@ def test_it_is_given_up_when_it_can_only_die(tmp_path):
 
     async def test(engine):
         await engine.start()
-        plan.write_text("fail exit fail")
+        plan.write_text("fail exit fail fail")
         outputs = engine.generate([5], LONG, "a")
         await anext(outputs)
         os.kill(engine.pid, signal.SIGKILL)
-        with pytest.raises(GenerationError, match=r"the engine has failed: .* 4 times in a row.*disk is full"):
+        with pytest.raises(GenerationError, match=r"the engine has failed: .* 5 times in a row.*disk is full"):
             await text_of(outputs)
         assert engine.state == "failed"
         with pytest.raises(EngineFailed, match="disk is full"):
