@@ -31,6 +31,7 @@ serve-cluster: setup
 
 test: setup
 	$(PY) -m chapters build --check
+	$(PY) -m chapters claims --check
 	$(PY) -m chapters verify
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n 2 --dist loadfile
 	$(PY) -m chapters test-solved

@@ -190,6 +190,7 @@ def serve(context: typer.Context) -> None:
     run_instead("shared.serving", *context.args)
 
 
+app.command()(author.claims)
 for name, command in {
     "build": author.build,
     "execute": author.execute,

@@ -4,6 +4,8 @@ import time
 from typing import Annotated
 
 import typer
+from rich import box
+from rich.table import Table
 
 from chapters import solved, views
 from chapters import verify as contract
@@ -61,6 +63,24 @@ def verify(
         f"\n{len(verdicts)} exercises, {sum(bool(v.problems) for v in verdicts)} broken, {len(stray)} stray problems"
     )
     raise typer.Exit(int(bad))
+
+
+def claims(
+    check_only: Annotated[bool, typer.Option("--check", help="fail when a claim has not been measured")] = False,
+) -> None:
+    """What people say about AI systems, and what the notebooks measured of it."""
+    from shared.measure.claims import CLAIMS
+
+    rows = views.claims(Book())
+    missing = sorted(set(CLAIMS) - {row["number"] for row in rows})
+    if not check_only:
+        table = Table("#", "claim", "verdict", "chapter", box=box.SIMPLE)
+        for row in rows:
+            table.add_row(str(row["number"]), row["claim"], row["verdict"], row["chapter"].partition("_")[2])
+        console.print(table)
+    if missing:
+        raise BookError(f"not measured by any executed notebook: claim {', '.join(map(str, missing))}")
+    console.print(f"all {len(CLAIMS)} claims are measured")
 
 
 def solved_tests(

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from chapters.exercises import Book, Module, parse
 from chapters.regions import BookError, RegionError, find_regions, skeleton
@@ -94,18 +95,22 @@ def build(book: Book) -> list[str]:
     return done
 
 
+def claims(book: Book) -> list[dict[str, Any]]:
+    """What the executed notebooks say of the claims, by number; see shared.measure.claims.collect."""
+    from shared.measure.claims import collect
+
+    try:
+        return collect(sorted((book.root / "solutions").glob("ch*/notebook.ipynb")))
+    except ValueError as error:
+        raise BookError(str(error)) from None
+
+
 def fill_claims(text: str, book: Book) -> str:
     """The README with its table of measured claims, from the executed notebooks. Without the markers: unchanged."""
     if not CLAIMS.search(text):
         return text
-    from shared.measure.claims import collect
-
-    try:
-        rows = collect(sorted((book.root / "solutions").glob("ch*/notebook.ipynb")))
-    except ValueError as error:
-        raise BookError(str(error)) from None
     lines = ["| # | claim | measured | verdict | chapter |", "|---|---|---|---|---|"]
-    for row in rows:
+    for row in claims(book):
         cells = [str(row["number"]), row["claim"], row["measured"], row["verdict"], row["chapter"].partition("_")[2]]
         lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
     return CLAIMS.sub(lambda match: "\n".join([match["start"], *lines, match["end"]]), text)
