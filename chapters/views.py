@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def pages(book: Book) -> list[tuple[Path, Callable[[str], str]]]:
         (readme, lambda text: fill_benchmarks(fill_claims(text, book), book))
     ]
     for chapter in book.folders:
-        found.append((book.solutions(chapter) / "README.md", lambda text, n=chapter: fill_answers(text, book, n)))
+        found.append((book.solutions(chapter) / "README.md", partial(fill_answers, book=book, chapter=chapter)))
     return [(path, fill) for path, fill in found if path.exists()]
 
 
@@ -169,9 +170,9 @@ def out_of_step(book: Book) -> list[str]:
             problems.append(f"{file}:{line}: out of step with {book.relative(module.source)}")
     expected = {module.view for module in book.modules}
     for folder in book.folders.values():
-        for file in sorted(folder.glob("*.py")):
-            if file.name != "__init__.py" and file not in expected:
-                problems.append(f"{book.relative(file)}: no module in shared/ holds these exercises")
+        for path in sorted(folder.glob("*.py")):
+            if path.name != "__init__.py" and path not in expected:
+                problems.append(f"{book.relative(path)}: no module in shared/ holds these exercises")
     for chapter, folder in book.folders.items():
         if not readers_copy:
             problems += notebook_out_of_step(
@@ -205,7 +206,7 @@ def notebook_out_of_step(reader: Path, solved: Path, book: Book) -> list[str]:
     return problems
 
 
-def read_cells(path: Path, book: Book) -> list[dict]:
+def read_cells(path: Path, book: Book) -> list[dict[str, Any]]:
     """A notebook's cells with their sources as single strings. Raises BookError when the file is not a notebook."""
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]

@@ -82,4 +82,4 @@ def _kernel(
     tl.store(out + token * out_token + (head * GROUP + g) * out_head + d, sums / total[:, None], mask=own)
 
 
-_paged_attention = triton.jit(_kernel) if triton is not None else None
+_paged_attention: Any = triton.jit(_kernel) if triton is not None else None

@@ -6,6 +6,7 @@ into another order first, every time; oneDNN can keep it in that order.
 
 import copy
 import ctypes
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -32,7 +33,7 @@ class NativeWeight(nn.Module):
             raise ValueError(f"a float32 weight on the CPU is wanted, not {weight.dtype} on {weight.device}")
         self.weight, self.kernels = weight.detach().contiguous(), kernels
         self.n_out, self.n_in = weight.shape
-        pack = pack and bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+        pack = pack and bool(torch.backends.mkldnn.is_available())
         self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, USUAL_ROWS) if pack else None
 
     def linear(self, x: Tensor) -> Tensor:
@@ -110,7 +111,8 @@ class NativeHead(nn.Module):
 
     def __init__(self, weight: NativeWeight | NativeInt8Weight, vocab_size: int) -> None:
         super().__init__()
-        self.whole, self.parts, self.vocab_size = weight, weight.sliced(), vocab_size
+        self.whole, self.vocab_size = weight, vocab_size
+        self.parts: Sequence[NativeWeight | NativeInt8Weight] = weight.sliced()
         self._room = torch.empty(0)
 
     def linear(self, x: Tensor) -> Tensor:
@@ -157,5 +159,5 @@ def with_native_weights(model: Transformer, kernels: ctypes.CDLL) -> Transformer
                 continue
             wrapped[id(weight)] = NativeHead(new, model.config.vocab_size) if weight is head else new
         del module.weight
-        module.weight = wrapped[id(weight)]
+        module.weight = wrapped[id(weight)]  # type: ignore[assignment]  # another kind of weight from here on
     return native
