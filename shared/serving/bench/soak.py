@@ -38,10 +38,11 @@ def measure_soak(setup: Setup) -> Numbers:
         for number, part in enumerate((warm_up, seconds - warm_up)):
             soak(server, part, number, counted, samples, step)
             rests.append(at_rest(server))
+    held, new = verdicts(rests[0], rests[1], counted), sorted(set(rests[1]["series"]) - set(rests[0]["series"]))
+    first, last = ({**rest, "series": len(rest["series"])} for rest in rests)
     return {"seconds": seconds, "requests": sum(counted.values()), "statuses": dict(sorted(counted.items())),
-            "after_warm_up": rests[0], "at_the_end": rests[1],
-            "new_series": sorted(set(rests[1]["series"]) - set(rests[0]["series"])), "samples": samples,
-            "verdicts": verdicts(rests[0], rests[1], counted)}  # fmt: skip
+            "after_warm_up": first, "at_the_end": last, "new_series": new, "samples": samples,
+            "verdicts": held}  # fmt: skip
 
 
 def meet_all(server: ServerUnderTest, counted: dict[str, int]) -> None:
