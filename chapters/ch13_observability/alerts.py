@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/observability/alerts.py (version db0e12b36b6b).
+# Yours to finish. Generated from shared/observability/alerts.py (version 5069ffe1629a).
 """When a condition becomes an alert, as in a Prometheus rule with `for`."""
 
 from chapters import Todo
@@ -8,9 +8,11 @@ AlertState = Literal["inactive", "pending", "firing"]
 
 
 class Alert:
-    """One rule. for_s: how long its condition must hold without a break before anybody is woken."""
+    """One rule. for_s: how long its condition must hold without a break before anybody is woken, 0 or more seconds."""
 
     def __init__(self, for_s: float) -> None:
+        if not for_s >= 0:
+            raise ValueError(f"for_s must be at least 0 seconds, not {for_s!r}")
         self.for_s = for_s
         self.state: AlertState = "inactive"
         self.since: float | None = None  # when the condition began to hold; None while it doesn't
@@ -32,9 +34,11 @@ def burn_rate(bad: float, total: float, objective: float) -> float:
     """How many times faster than allowed the errors come. objective: the share that must succeed, such as 0.999.
 
     At 1 the allowance for a month lasts a month; at 14.4 a fiftieth of it is gone within an hour (Google's SRE
-    workbook, chapter 5). 0 without requests.
+    workbook, chapter 5). 0 without requests. Raises ValueError for an objective that isn't between 0 and 1.
 
     >>> burn_rate(bad=2, total=100, objective=0.99)
     2.0
     """
+    if not 0 < objective < 1:
+        raise ValueError(f"objective must be between 0 and 1, such as 0.999, not {objective!r}")
     return bad / total / (1 - objective) if total else 0.0

@@ -1,5 +1,6 @@
-# Yours to finish. Generated from shared/observability/gc_pauses.py (version 2a01b3fcda6b).
-"""Garbage collections, seen and made rare. All threads stand still while Python's cyclic collector runs."""
+# Yours to finish. Generated from shared/observability/gc_pauses.py (version 7c707e55bef0).
+"""Garbage collections, seen and made rare. All threads of a process stand still while its cyclic collector runs; other
+processes go on."""
 
 from chapters import Todo
 import gc
@@ -48,9 +49,10 @@ def tame(threshold: int = 20_000) -> None:
     """To be called once a server is loaded and warm: what is there now is never looked at again, and collections are
     rarer.
 
-    gc.freeze puts all objects that exist (modules, weights, routes) aside. Then a full collection looks only at what
-    came later. `threshold`: so many more objects made than freed start a collection; Python's own is ten times
-    less or lower. Objects without cycles are freed by their reference counts in any case.
+    gc.freeze puts all objects that exist (modules, weights, routes) aside. Then a full collection is shorter: it looks
+    only at what came later. `threshold`: so many more objects made than freed start a collection; Python's own is ten
+    times less or lower. So they are rarer: a full one is only put off, and has all the more to look at when it comes.
+    Objects without cycles are freed by their reference counts in any case.
     """
     gc.collect()
     gc.freeze()

@@ -1,11 +1,11 @@
-# Yours to finish. Generated from shared/observability/trace.py (version 898976d78305).
+# Yours to finish. Generated from shared/observability/trace.py (version 0b11322c79c6).
 """A request's life in time stamps, and what one engine step looked like.
 
 All times are seconds of time.monotonic, which is one clock for all processes of a machine.
 """
 
 from chapters import Todo
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,8 @@ class StepStats:
     tokens computed in this step. num_free_blocks: KV blocks in nobody's use; num_cached_blocks: those among them that
     hold a prefix for later; num_blocks: the whole pool, 0 when unknown. hit_tokens of asked_tokens prompt tokens came
     out of the prefix cache. kv_waste: the share of the slots in the blocks that are held which hold no token, 0 to 1;
-    pages have no other fragmentation. None when unknown.
+    pages have no other fragmentation. None when unknown. gc_pauses: (generation, seconds) of each garbage collection
+    since the step before, where the engine has a process of its own.
     """
 
     at: float
@@ -37,6 +38,7 @@ class StepStats:
     generated_tokens: int
     num_blocks: int = 0
     kv_waste: float | None = None
+    gc_pauses: Sequence[tuple[int, float]] = ()
 
 
 @dataclass(slots=True)
@@ -47,7 +49,8 @@ class RequestTrace:
     that has some of it began. first_token: the first output token came. done: the answer, or the error, was complete.
     key: the caller's name, never the secret. max_blocks: the most KV blocks it held. batch_sizes: the sizes of the
     batches it lived through (debug mode only). resumed: how often a new engine took it over. n: answers asked for;
-    output_tokens counts the tokens of all of them. machine_s: its share of the engine's time, where the engine says.
+    output_tokens counts the tokens of all of them. machine_s: its share of the engine's time, where the engine says;
+    cost: what that cost, where the machine's price is known.
     """
 
     request_id: str
@@ -68,6 +71,7 @@ class RequestTrace:
     batch_sizes: list[int] = field(default_factory=list)
     resumed: int = 0
     machine_s: float | None = None
+    cost: float | None = None
     status: int = 0
     error: str = ""
     finish_reason: str = ""
@@ -133,7 +137,9 @@ def chrome_trace(traces: Iterable[RequestTrace]) -> dict[str, Any]:
             "route": trace.route, "model": trace.model, "version": trace.version, "status": trace.status,
             "prompt_tokens": trace.prompt_tokens, "cached_tokens": trace.cached_tokens, "error": trace.error,
             "output_tokens": trace.output_tokens, "max_blocks": trace.max_blocks, "resumed": trace.resumed,
-            "mean_batch": trace.mean_batch,
+            "mean_batch": trace.mean_batch, "batch_sizes": trace.batch_sizes, "key": trace.key,
+            "finish_reason": trace.finish_reason, "degraded": trace.degraded, "machine_s": trace.machine_s,
+            "cost": trace.cost,
         }  # fmt: skip
         for stage, begin, end in stages(trace):
             events.append({

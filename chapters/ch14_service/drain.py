@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/serving/guard/drain.py (version cd3dd058ebdc).
+# Yours to finish. Generated from shared/serving/guard/drain.py (version 66e7a1e4769a).
 """The end of a service: nobody new comes in, and those who are in may finish, within the time they are given."""
 
 from chapters import Todo
@@ -25,7 +25,9 @@ class Drain:
         self.num_open += 1
 
     def leave(self) -> None:
-        """For each that has entered, once."""
+        """For each that has entered, once. Raises RuntimeError when nobody is in."""
+        if not self.num_open:
+            raise RuntimeError("leave was called more often than enter")
         self.num_open -= 1
         self._changed.set()
 

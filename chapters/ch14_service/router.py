@@ -1,10 +1,12 @@
-# Yours to finish. Generated from shared/serving/models/router.py (version a4f5f84e7176).
+# Yours to finish. Generated from shared/serving/models/router.py (version 200130bc82a9).
 """Which version of a model answers a request: by shares, and always the same one for the same key."""
 
 from chapters import Todo
 import math
 from collections.abc import Mapping
 from hashlib import blake2b
+
+MAX_HISTORY = 100  # so many changes can be undone
 
 
 class NothingToRollBack(ValueError):
@@ -13,7 +15,7 @@ class NothingToRollBack(ValueError):
 
 def uniform(*parts: str) -> float:
     """A number above 0 and below 1 that is always the same for these texts, in every process, and looks random."""
-    digest = blake2b("\0".join(parts).encode(), digest_size=8).digest()
+    digest = blake2b("\0".join(parts).encode(errors="surrogatepass"), digest_size=8).digest()
     return (int.from_bytes(digest, "big") + 0.5) / 2**64
 
 
@@ -21,7 +23,7 @@ class Router:
     """Shares of the traffic by version, and the shares there were before.
 
     Shares sum to 1: {"v1": 0.9, "v2": 0.1} sends a tenth to v2. A version with a share of 0 gets nothing.
-    history: the shares before each change, the latest last.
+    history: the shares before each of the last MAX_HISTORY changes, the latest last.
     """
 
     def __init__(self, shares: Mapping[str, float]) -> None:
@@ -29,11 +31,12 @@ class Router:
         self.history: list[dict[str, float]] = []
 
     def pick(self, key: str) -> str:
-        """The version for this key: each gets its share of all keys, and when shares move, as few keys as can be move.
+        """The version for this key: each gets its share of all keys, and when shares move, few keys do.
 
         Weighted rendezvous hashing (Thaler and Ravishankar 1998, with the weights of Schindelhauer and Schomaker 2005):
-        each version draws a number for the key, -share / ln(uniform(key, version)), and the greatest wins. A version
-        whose share grows wins some keys from others, and the others exchange none.
+        each version draws a number for the key, -share / ln(uniform(key, version)), and the greatest wins. When one
+        share grows and the others shrink in proportion, as few keys as can be move, all of them to the one that grows.
+        Otherwise some more do: those whose shares shrank less win keys from those whose shrank more.
         """
         # exercise 14.12: of the versions with a share above 0 the one that draws the greatest number
         raise Todo("14.12")
@@ -43,7 +46,7 @@ class Router:
         """Raises ValueError, and changes nothing, unless they are numbers from 0 on that sum to 1."""
         shares = checked(shares)
         if shares != self.shares:
-            self.history.append(self.shares)
+            self.history = [*self.history, self.shares][-MAX_HISTORY:]
             self.shares = shares
 
     def promote(self, version: str) -> None:
@@ -55,7 +58,7 @@ class Router:
         if not self.history:
             raise NothingToRollBack("the shares have not been changed, so there is nothing to go back to")
         self.shares = self.history.pop()
-        return self.shares
+        return dict(self.shares)
 
     def forget(self, version: str) -> None:
         """A version is unloaded: no way leads back to it. Raises ValueError while it has a share."""
@@ -68,6 +71,8 @@ class Router:
 def checked(shares: Mapping[str, float]) -> dict[str, float]:
     """A copy. Raises ValueError that names the version."""
     for version, share in shares.items():
+        if not isinstance(version, str):
+            raise ValueError(f"a version's name must be a text, not {version!r}")
         if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < math.inf:
             raise ValueError(f"the share of {version!r} must be a number from 0 on, not {share!r}")
     if not math.isclose(total := sum(shares.values()), 1, abs_tol=1e-6):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from shared.inference.llm_engine import LLMEngine, Outputs
 from shared.inference.outputs import RequestOutput
+from shared.observability.gc_pauses import GcPauses
 from shared.observability.trace import RequestTrace, StepStats
 
 COUNT_EVERY_S = 0.2
@@ -24,10 +25,15 @@ class MeteredStep:
 
 
 class StepMeter:
-    """Steps an engine and takes notes. Its totals begin with it."""
+    """Steps an engine and takes notes. Its totals begin with it.
 
-    def __init__(self, engine: LLMEngine, clock: Callable[[], float] = time.monotonic) -> None:
-        self.engine, self._clock = engine, clock
+    gc_pauses: the garbage collections of the engine's process, where that is its own; they're told with the steps.
+    """
+
+    def __init__(
+        self, engine: LLMEngine, clock: Callable[[], float] = time.monotonic, gc_pauses: GcPauses | None = None
+    ) -> None:
+        self.engine, self._clock, self._gc_pauses = engine, clock, gc_pauses
         self._preemptions = self._generated_tokens = self._cached = 0
         self._count_again = -math.inf
 
@@ -54,6 +60,7 @@ class StepMeter:
             generated_tokens=self._generated_tokens,
             num_blocks=blocks.num_blocks,
             kv_waste=self._kv_waste(),
+            gc_pauses=self._gc_pauses.drain() if self._gc_pauses is not None else (),
         )
         return MeteredStep(outputs, stats, {s.request_id: s.cached_tokens for s in step.admitted}, tokens)
 

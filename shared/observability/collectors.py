@@ -1,13 +1,19 @@
 """Numbers that are only looked up when somebody asks for the metrics: the engines' latest step, memory, the GPU."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from shared.observability.process import gpus, resident_bytes
 from shared.observability.trace import StepStats
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 # What a new engine counts from zero again.
 TOTALS = {
@@ -18,8 +24,33 @@ TOTALS = {
 }
 
 
+class Asker:
+    """Asks for numbers. One that can't be had is missing, and the others are still told.
+
+    Logged when it begins to fail, and again only after it could be had in between.
+    """
+
+    def __init__(self) -> None:
+        self._failing: set[str] = set()
+
+    def __call__(self, name: str, ask: Callable[[], T], otherwise: T) -> T:
+        try:
+            answer = ask()
+        except Exception:
+            if name not in self._failing:
+                self._failing.add(name)
+                logger.exception("%s can't be measured", name)
+            return otherwise
+        self._failing.discard(name)
+        return answer
+
+
 class EngineNumbers:
-    """One engine's latest step, and its totals over all its lives."""
+    """One engine's latest step, and its totals over all its lives.
+
+    A new engine counts from 0, so that some total falls; only one that outdoes the old one in every total with its
+    first step isn't noticed.
+    """
 
     def __init__(self) -> None:
         self.latest: StepStats | None = None
@@ -32,7 +63,7 @@ class EngineNumbers:
         self.busy_s += stats.seconds
         if last is None:
             return stats.generated_tokens
-        if stats.generated_tokens < last.generated_tokens:  # a new engine begins at 0
+        if any(getattr(stats, field) < getattr(last, field) for field in self._before):
             for field in self._before:
                 self._before[field] += getattr(last, field)
             return stats.generated_tokens
@@ -50,20 +81,33 @@ class ScrapeCollector(Collector):
         engines: Mapping[tuple[str, str], EngineNumbers],
         processes: Callable[[], Mapping[str, int]],
         dropped_lines: Callable[[], int],
+        ask: Asker,
     ) -> None:
-        self._engines, self._processes, self._dropped_lines = engines, processes, dropped_lines
+        self._engines, self._processes, self._dropped_lines, self._ask = engines, processes, dropped_lines, ask
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._engine_metrics()
+        nothing: list[Metric] = []
+        parts = {
+            "the engines": self._engine_metrics, "the log": self._own_metrics, "memory": self._memory_metrics,
+            "the GPUs": self._gpu_metrics,
+        }  # fmt: skip
+        for name, metrics in parts.items():
+            yield from self._ask(name, partial(_all, metrics), nothing)
+
+    def _own_metrics(self) -> Iterator[Metric]:
         yield CounterMetricFamily(
             "llm_log_lines_dropped", "Log lines given up because the queue was full", self._dropped_lines()
         )
         yield GaugeMetricFamily("llm_asyncio_tasks", "Tasks of this event loop", value=_num_tasks())
+
+    def _memory_metrics(self) -> Iterator[Metric]:
         memory = GaugeMetricFamily("llm_process_resident_memory_bytes", "Resident memory", labels=["process"])
         for name, pid in self._processes().items():
             if (held := resident_bytes(pid)) is not None:
                 memory.add_metric([name], held)
         yield memory
+
+    def _gpu_metrics(self) -> Iterable[Metric]:
         families = {
             "used_bytes": GaugeMetricFamily("llm_gpu_memory_used_bytes", "GPU memory in use", labels=["gpu"]),
             "total_bytes": GaugeMetricFamily("llm_gpu_memory_total_bytes", "GPU memory", labels=["gpu"]),
@@ -74,7 +118,7 @@ class ScrapeCollector(Collector):
             for field, family in families.items():
                 if (value := getattr(gpu, field)) is not None:
                     family.add_metric([gpu.name], value)
-        yield from families.values()
+        return families.values()
 
     def _engine_metrics(self) -> Iterator[Metric]:
         labels = ["model", "version"]
@@ -99,6 +143,10 @@ class ScrapeCollector(Collector):
             for key, engine in list(self._engines.items()):
                 family.add_metric(key, engine.total(field))
             yield family
+
+
+def _all(metrics: Callable[[], Iterable[Metric]]) -> list[Metric]:
+    return list(metrics())  # so that what fails in the middle fails here
 
 
 def _num_tasks() -> int:

@@ -26,7 +26,8 @@ class Counter:
         if not name.endswith("_total") or isinstance(label_names, str):
             raise ValueError(f"{name}: a counter's name ends in _total, and its label names are a sequence of texts")
         self.name, self.text, self.label_names, self.max_series = name, text, tuple(label_names), max_series
-        self.series: dict[tuple[str, ...], float] = {}  # label values, in the order of label_names -> count
+        # label values, in the order of label_names -> count. Without labels there is one series, from the start
+        self.series: dict[tuple[str, ...], float] = {} if label_names else {(): 0.0}
 
     def inc(self, amount: float = 1.0, /, **labels: object) -> None:
         """Add to the series of these labels. A new one beyond max_series is counted in the series whose labels are all

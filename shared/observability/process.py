@@ -49,23 +49,25 @@ def _nvml() -> Any:
 
 
 def gpus() -> list[Gpu]:
-    """What NVML says of each GPU; nothing where there is none."""
+    """What NVML says of each GPU; nothing where there is none. One that gives no answer (it is lost, or split into
+    instances) is left out, or has None for what it doesn't tell."""
     if (nvml := _nvml()) is None:
         return []
+
+    def ask(question: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return question(*arguments)
+        except nvml.NVMLError:
+            return None
+
     found = []
-    for index in range(nvml.nvmlDeviceGetCount()):
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-
-        def ask(question: Callable[..., Any], *arguments: Any, handle: Any = handle) -> Any:
-            try:
-                return question(handle, *arguments)
-            except nvml.NVMLError:  # some cards, and all that are split into instances, answer some questions only
-                return None
-
-        if (memory := ask(nvml.nvmlDeviceGetMemoryInfo)) is None:
+    for index in range(ask(nvml.nvmlDeviceGetCount) or 0):
+        if (handle := ask(nvml.nvmlDeviceGetHandleByIndex, index)) is None:
             continue
-        rates = ask(nvml.nvmlDeviceGetUtilizationRates)
-        celsius = ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU)
+        if (memory := ask(nvml.nvmlDeviceGetMemoryInfo, handle)) is None:
+            continue
+        rates = ask(nvml.nvmlDeviceGetUtilizationRates, handle)
+        celsius = ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU)
         busy = None if rates is None else rates.gpu / 100
         found.append(Gpu(str(index), int(memory.used), int(memory.total), busy, celsius))
     return found

@@ -4,7 +4,7 @@ import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from shared.observability.trace import RequestTrace
 
@@ -14,18 +14,19 @@ MOST_REQUESTS = 1000  # of the window; more would make a snapshot slow
 FOR_P99 = 1000  # successful requests, however old
 SHOWN = (
     "version", "key", "status", "error", "prompt_tokens", "cached_tokens", "output_tokens", "resumed", "max_blocks",
-    "mean_batch",
+    "mean_batch", "machine_s", "cost",
 )  # fmt: skip
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 
 
 class Second:
-    """What happened in one second of the clock. running and waiting: the most seen in it."""
+    """What happened in one second of the clock. waiting: the most seen in it; running: the most of each version."""
 
     __slots__ = ("at", "requests", "running", "tokens", "waiting")
 
     def __init__(self, at: int) -> None:
-        self.at, self.requests, self.tokens, self.running, self.waiting = at, 0, 0, 0, 0
+        self.at, self.requests, self.tokens, self.waiting = at, 0, 0, 0
+        self.running: dict[str, int] = {}
 
 
 class Recent:
@@ -38,7 +39,9 @@ class Recent:
         self._seconds: deque[Second] = deque(maxlen=SECONDS + 1)
         self._p99: tuple[float, float] | None = None  # (when it was computed, the value)
         self.totals = {"requests": 0, "prompt_tokens": 0, "output_tokens": 0}
+        self.cancelled = 0
         self.errors: Counter[str] = Counter()
+        self.bad_requests: Counter[str] = Counter()
         self.refusals: Counter[str] = Counter()
 
     @property
@@ -52,15 +55,15 @@ class Recent:
         self.totals["prompt_tokens"] += trace.prompt_tokens
         self.totals["output_tokens"] += trace.output_tokens
         if error:
-            self.errors[error] += 1
+            self._count_error(error, trace.status)
         elif trace.first_token is not None and trace.e2e_s is not None:
             self._succeeded.append(trace.e2e_s)
         self._second().requests += 1
 
-    def stepped(self, tokens: int, running: int, waiting: int) -> None:
+    def stepped(self, version: str, tokens: int, running: int, waiting: int) -> None:
         second = self._second()
         second.tokens += tokens
-        second.running = max(second.running, running)
+        second.running[version] = max(second.running.get(version, 0), running)
         second.waiting = max(second.waiting, waiting)
 
     def p99_s(self) -> float | None:
@@ -85,8 +88,23 @@ class Recent:
             "window_s": WINDOW_S,
             "latency": {name: _quantiles([v for v in row if v is not None]) for name, row in values.items()},
             "series": self._series(int(now)),
-            "totals": {**self.totals, "errors": dict(self.errors), "refusals": dict(self.refusals)},
+            "totals": {
+                **self.totals,
+                "cancelled": self.cancelled,
+                "errors": dict(self.errors),
+                "bad_requests": dict(self.bad_requests),
+                "refusals": dict(self.refusals),
+            },
         }
+
+    def _count_error(self, error: str, status: int) -> None:
+        whose = fault(error, status)
+        if whose == "server":
+            self.errors[error] += 1
+        elif whose == "request":
+            self.bad_requests[error] += 1
+        elif whose == "left":
+            self.cancelled += 1
 
     def _second(self) -> Second:
         now = int(self._clock())
@@ -102,9 +120,18 @@ class Recent:
             "step_s": 1,
             "tokens_per_s": [second.tokens for second in row],
             "requests_per_s": [second.requests for second in row],
-            "running": [second.running for second in row],
+            "running": [sum(second.running.values()) for second in row],
             "waiting": [second.waiting for second in row],
         }
+
+
+def fault(error: str, status: int) -> Literal["left", "request", "refused", "server"]:
+    """Whose fault was it? The callers', who left or sent nonsense; nobody's, and `refused` counts it; or ours."""
+    if error == "cancelled":
+        return "left"
+    if status in (429, 503):
+        return "refused"
+    return "request" if 400 <= status < 500 else "server"
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:

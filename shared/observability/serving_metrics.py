@@ -2,8 +2,12 @@
 
 OpenTelemetry's semantic conventions for generative AI (status: development) name metrics with dots; in Prometheus dots
 are underscores and seconds are in the name. The rest begins with llm_. No label has values that a caller can choose
-freely: routes, models, versions, kinds and reasons are few, and what is beyond a limit is counted as "other".
+freely: routes, kinds and reasons are few, and what is beyond a limit is counted as "other". A version's series live as
+long as it does.
 """
+
+from itertools import product
+from typing import Any
 
 from prometheus_client import (
     CollectorRegistry,
@@ -27,18 +31,34 @@ TOKEN_BUCKETS = tuple(4**k for k in range(14))  # 1, 4, 16 … 67108864
 STEP_BUCKETS = tuple(0.001 * 2**k for k in range(13))  # 1 ms to 4 s
 COUNT_BUCKETS = tuple(2**k for k in range(10))  # 1 to 512
 BATCH_TOKEN_BUCKETS = tuple(2**k for k in range(13))  # 1 to 4096
-PAUSE_BUCKETS = (0.0001, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512)
+PAUSE_BUCKETS = (0.0001, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 4.096)
 
 # Known beforehand, so that their series are there from the start, at 0: Prometheus sees no increase in a series whose
-# first value is 1.
+# first value is 1, and a series that is new in the tenth hour looks like a leak.
+ROUTES = ("/v1/chat/completions", "/v1/completions")
+PROBES = ("/health/live", "/health/ready", "/metrics", "/dashboard/state")  # what asks again and again
+STATUSES = ("200", "400", "401", "404", "429", "499", "500", "503", "504")
 ERROR_KINDS = ("timeout", "generation_failed", "engine_failed", "shutting_down", "internal_error")
+BAD_REQUESTS = (
+    "body_timeout", "body_too_large", "context_length_exceeded", "forbidden_host", "forbidden_origin",
+    "invalid_address", "invalid_api_key", "invalid_json", "invalid_request_error", "invalid_type", "invalid_value",
+    "missing_parameter", "model_not_found", "not_offered", "request_too_large", "unknown_parameter",
+    "unsupported_parameter", "unsupported_value",
+)  # fmt: skip
 REFUSALS = (
     "rate_limit_exceeded", "queue_full", "overloaded", "shutting_down", "engine_failed", "engine_away", "not_ready",
 )  # fmt: skip
 EVENTS = (
     "engine_ready", "engine_died", "engine_hung", "engine_restarted", "engine_failed", "request_failed",
-    "replica_lost", "version_failed", "version_unloaded",
+    "replica_lost", "traffic_rolled_back", "traffic_shifted", "version_failed", "version_forced", "version_loading",
+    "version_promoted", "version_ready", "version_rejected", "version_unloaded", "version_unloading",
 )  # fmt: skip
+WAYS_TO_DEGRADE = ("shorter", "model")
+GENERATIONS = ("0", "1", "2")  # of Python's garbage collector
+OPERATIONS = ("chat", "text_completion")
+# error_type of a request's duration: good, or how it ended. Which error it was is in llm_errors_total; here each value
+# is a whole histogram more. "_OTHER" is the conventions' word for the rest.
+ENDINGS = ("", "timeout", "cancelled", "_OTHER")
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series beside each counter and histogram, which nothing here reads
 
@@ -109,11 +129,66 @@ class ServingMetrics:
         self.queue_capacity = gauge("llm_queue_capacity", "How many may wait for a place")
         self.in_flight = gauge("llm_requests_in_flight", "Requests that have arrived and aren't done")
         self.default_timeout = gauge("llm_default_timeout_seconds", "The deadline of a request that names none")
-        self.gc_pauses = histogram("llm_gc_pause_seconds", "Garbage collections", ("generation",), PAUSE_BUCKETS)
+        self.gc_pauses = histogram(
+            "llm_gc_pause_seconds", "Garbage collections; meanwhile the process stands still",
+            ("process", "generation"), PAUSE_BUCKETS,
+        )  # fmt: skip
         ProcessCollector(registry=registry)  # process_open_fds and so on, where there is /proc
-        for name in ERROR_KINDS:
-            self.errors.labels(name)
-        for name in REFUSALS:
-            self.refusals.labels(name)
-        for name in EVENTS:
-            self.events.labels(name)
+        known = (
+            (self.errors, ERROR_KINDS), (self.bad_requests, BAD_REQUESTS), (self.refusals, REFUSALS),
+            (self.events, EVENTS), (self.degraded, WAYS_TO_DEGRADE),
+        )  # fmt: skip
+        for metric, names in known:
+            for name in names:
+                metric.labels(name)
+        for route, status in (*product(ROUTES, STATUSES), *product(PROBES, ("200", "503"))):
+            self.requests.labels(route, status)
+        self.watch_process("api")
+
+    def watch_process(self, name: str) -> None:
+        for generation in GENERATIONS:
+            self.gc_pauses.labels(name, generation)
+
+    def add_version(self, model: str, version: str) -> None:
+        """All series that a version will ever have, at 0."""
+        for operation, ending in product(OPERATIONS, ENDINGS):
+            self.duration.labels(operation, PROVIDER, model, version, ending)
+        for operation in OPERATIONS:
+            self.of_request(operation, model, version)
+        self.of_step(model, version)
+        self.restarts.labels(version)
+        self.watch_process(engine_process(version))
+
+    def remove_version(self, version: str) -> None:
+        """Forget it: else its last numbers, and its alerts, would stay for ever."""
+        of_versions = (
+            self.duration, self.ttft, self.tpot, self.tokens, self.queue_time, self.machine_seconds, self.cost,
+            self.step, self.batch_requests, self.batch_tokens, self.restarts, self.engine_up,
+        )  # fmt: skip
+        for metric in of_versions:
+            metric.remove_by_labels({"version": version})
+        self.gc_pauses.remove_by_labels({"process": engine_process(version)})
+
+    def of_request(self, operation: str, model: str, version: str) -> dict[str, Any]:
+        """What is measured of a request, each metric for these labels."""
+        names = (operation, PROVIDER, model, version)
+        return {
+            "ttft": self.ttft.labels(*names),
+            "tpot": self.tpot.labels(*names),
+            "input": self.tokens.labels(*names, "input"),
+            "output": self.tokens.labels(*names, "output"),
+            "queue": self.queue_time.labels(model, version),
+            "machine": self.machine_seconds.labels(model, version),
+            "cost": self.cost.labels(model, version),
+        }
+
+    def of_step(self, model: str, version: str) -> tuple[Histogram, Histogram, Histogram]:
+        """A step's seconds, its requests and its tokens."""
+        metrics = (self.step, self.batch_requests, self.batch_tokens)
+        seconds, requests, tokens = (metric.labels(model, version) for metric in metrics)
+        return seconds, requests, tokens
+
+
+def engine_process(version: str) -> str:
+    """What the process of a version's engine is called in the label `process`."""
+    return f"engine-{version}"

@@ -4,6 +4,7 @@ Called on the API process's event loop; nothing here waits. A request costs some
 """
 
 import logging
+import math
 import os
 import time
 from collections import deque
@@ -14,25 +15,43 @@ from typing import Any
 
 from prometheus_client.exposition import choose_encoder
 
-from shared.observability.collectors import EngineNumbers, ScrapeCollector
+from shared.observability.collectors import TOTALS, Asker, EngineNumbers, ScrapeCollector
 from shared.observability.cost import price
 from shared.observability.gc_pauses import GcPauses
 from shared.observability.logs import FULL, dropped_lines, request_fields, sampled
-from shared.observability.process import gpus, resident_bytes
-from shared.observability.recent import Recent, summaries
-from shared.observability.serving_metrics import PROVIDER, ServingMetrics
+from shared.observability.process import Gpu, gpus, resident_bytes
+from shared.observability.recent import Recent, fault, summaries
+from shared.observability.serving_metrics import (
+    BAD_REQUESTS,
+    ENDINGS,
+    ERROR_KINDS,
+    EVENTS,
+    PROVIDER,
+    REFUSALS,
+    ROUTES,
+    WAYS_TO_DEGRADE,
+    ServingMetrics,
+    engine_process,
+)
 from shared.observability.trace import RequestTrace, StepStats
 
 logger = logging.getLogger("server")
 
-MAX_LABELS = 64  # values of one label; what comes later is "other"
+MAX_LABELS = 64  # values of one label beside those known beforehand; what comes later is "other"
 EXEMPLAR_CHARS = 128 - len("request_id")  # OpenMetrics allows 128 in all
+LABELS = {
+    "route": ROUTES,
+    "kind": ERROR_KINDS + BAD_REQUESTS,
+    "reason": REFUSALS,
+    "event": EVENTS,
+    "how": WAYS_TO_DEGRADE,
+}
 TEXT_COMPLETION = "/v1/completions"
 
 
 class Telemetry:
     """debug: keep the latest requests' traces. cost: the machine's price per hour, in any money. log_full_share: of so
-    many requests the texts are logged, 0 to 1."""
+    many requests the texts are logged, 0 to 1. Raises ValueError for what can't be a price or a share."""
 
     def __init__(
         self,
@@ -41,6 +60,10 @@ class Telemetry:
         log_full_share: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if not 0 <= log_full_share <= 1:
+            raise ValueError(f"log_full_share must be a share, 0 to 1, not {log_full_share}")
+        if cost is not None and not 0 <= cost < math.inf:
+            raise ValueError(f"cost must be a price per hour, 0 or more, not {cost}")
         self.debug, self.cost, self.log_full_share, self.clock = debug, cost, log_full_share, clock
         self.metrics = ServingMetrics()
         self.open: dict[int, RequestTrace] = {}  # id(trace) -> trace: two callers may have sent the same request id
@@ -54,13 +77,16 @@ class Telemetry:
         self._recent = Recent(clock)
         self._started = clock()
         self._timeouts = self._restarts = 0
+        self._gone = dict.fromkeys((field for field, _ in TOTALS.values()), 0)  # totals of versions that were unloaded
+        # A metric's child for its labels, looked up once: `labels` takes longer than what is done with the child.
         self._step_metrics = cache(self._bind_step)
-        self._request_metrics = cache(self._bind_request)
-        self._labels: dict[str, set[str]] = {}
-        self.metrics.queue_depth.set_function(lambda: self.queue_depth())
-        self.metrics.queue_capacity.set_function(lambda: self.queue_capacity())
+        self._request_metrics = cache(self.metrics.of_request)
+        self._labels: dict[str, set[str]] = {label: set() for label in LABELS}
+        ask = self._ask = Asker()
+        self.metrics.queue_depth.set_function(lambda: ask("the queue", self.queue_depth, math.nan))
+        self.metrics.queue_capacity.set_function(lambda: ask("the queue's length", self.queue_capacity, math.nan))
         self.metrics.in_flight.set_function(lambda: len(self.open))
-        self.metrics.registry.register(ScrapeCollector(self.engines, lambda: self.processes(), dropped_lines))
+        self.metrics.registry.register(ScrapeCollector(self.engines, lambda: self.processes(), dropped_lines, ask))
 
     def begin(self, request_id: str, route: str, arrived: float | None = None) -> RequestTrace:
         """A request has arrived. route: the route's own path, never the caller's."""
@@ -70,9 +96,13 @@ class Telemetry:
         return trace
 
     def finish(self, trace: RequestTrace) -> None:
-        """The request has ended, whatever happened; trace.status, .error and the rest say how. Once for each trace."""
+        """The request has ended, whatever happened; trace.status, .error and the rest say how. A second time nothing
+        happens."""
+        if self.open.pop(id(trace), None) is None:
+            return
         trace.done = self.clock() if trace.done is None else trace.done
-        self.open.pop(id(trace), None)
+        if trace.machine_s is not None and self.cost is not None:
+            trace.cost = price(trace.machine_s, self.cost)
         self.metrics.requests.labels(self._known("route", trace.route), str(trace.status)).inc()
         error = self._known("kind", trace.error) if trace.error else ""
         if error:
@@ -80,9 +110,10 @@ class Telemetry:
         if trace.degraded:
             self.metrics.degraded.labels(self._known("how", trace.degraded)).inc()
         if trace.model and trace.queued is not None:  # who is refused at once would make the server look fast
-            self._observe(trace, error)
+            self._observe(trace)
         self._recent.finished(trace, error)
-        logger.info("request", extra={"fields": request_fields(trace)})
+        cost = {} if trace.cost is None else {"cost": float(f"{trace.cost:.3g}")}
+        logger.info("request", extra={"fields": request_fields(trace) | cost})
         if self.debug:
             self.traces.append(trace)
 
@@ -96,18 +127,21 @@ class Telemetry:
             logger.info(FULL, extra={"fields": {"request_id": request_id, **texts}})
 
     def step(self, model: str, version: str, stats: StepStats) -> None:
-        """An engine has made a step."""
-        engine, seconds, requests, tokens = self._step_metrics(model, version)
+        """An engine has made a step; or, with no requests in it, how things are at rest."""
+        engine, (seconds, requests, tokens) = self._step_metrics(model, version)
         new_tokens = engine.step(stats)
-        seconds.observe(stats.seconds)
-        requests.observe(stats.num_running)
-        tokens.observe(stats.batch_tokens)
-        self._recent.stepped(new_tokens, stats.num_running, self.queue_depth())
+        if stats.num_running:
+            seconds.observe(stats.seconds)
+            requests.observe(stats.num_running)
+            tokens.observe(stats.batch_tokens)
+        for generation, pause_s in stats.gc_pauses:
+            self.metrics.gc_pauses.labels(engine_process(version), str(generation)).observe(pause_s)
+        self._recent.stepped(version, new_tokens, stats.num_running, self._ask("the queue", self.queue_depth, 0))
 
     def event(self, kind: str, text: str, **fields: Any) -> None:
         """Something happened that an operator should hear of: a counter, a log line, and the dashboard's list."""
         self.metrics.events.labels(self._known("event", kind)).inc()
-        self._note_engine(kind, self._known("version", str(fields.get("version", ""))))
+        self._note_engine(kind, str(fields.get("model", "")), str(fields.get("version", "")))
         self.events.append({"at": time.time(), "kind": kind, "text": text, **fields})
         bad = kind.endswith(("_died", "_hung", "_failed", "_lost"))
         logger.log(logging.ERROR if bad else logging.INFO, text, extra={"fields": {"event": kind, **fields}})
@@ -126,7 +160,7 @@ class Telemetry:
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """The metrics as text, and their content type: OpenMetrics, with exemplars, for those who accept it."""
         for generation, seconds in self.gc_pauses.drain():
-            self.metrics.gc_pauses.labels(str(generation)).observe(seconds)
+            self.metrics.gc_pauses.labels("api", str(generation)).observe(seconds)
         encode, content_type = choose_encoder(accept)
         return encode(self.metrics.registry), content_type
 
@@ -141,24 +175,36 @@ class Telemetry:
 
     def snapshot(self) -> dict[str, Any]:
         """What the dashboard shows, as JSON can hold it."""
-        engines, recent = list(self.engines.values()), self._recent.snapshot()
+
+        def total(field: str) -> int:
+            return self._gone[field] + sum(engine.total(field) for engine in self.engines.values())
+
+        no_processes: Mapping[str, int] = {}
+        no_gpus: list[Gpu] = []
+        processes = self._ask("memory", self.processes, no_processes)
+        engines = {version: engine.latest for (_, version), engine in self.engines.items()}
+        recent = self._recent.snapshot()
         recent["totals"] |= {
             "timeouts": self._timeouts,
             "restarts": self._restarts,
-            "preemptions": sum(engine.total("preemptions") for engine in engines),
+            "preemptions": total("preemptions"),
         }
         return {
             "uptime_s": self.clock() - self._started,
             **recent,
-            "prefix": {name: sum(engine.total(name) for engine in engines) for name in ("hit_tokens", "asked_tokens")},
-            "process": {f"{name}_bytes": resident_bytes(pid) for name, pid in self.processes().items()},
-            "gpus": [asdict(gpu) for gpu in gpus()],
+            "prefix": {name: total(name) for name in ("hit_tokens", "asked_tokens")},
+            "kv_waste": {version: None if step is None else step.kv_waste for version, step in engines.items()},
+            "process": {f"{name}_bytes": resident_bytes(pid) for name, pid in processes.items()},
+            "gpus": [asdict(gpu) for gpu in self._ask("the GPUs", gpus, no_gpus)],
             "events": list(self.events),
             "debug": self.debug,
             "traces": summaries(self.traces, 40),
         }
 
-    def _note_engine(self, kind: str, version: str) -> None:
+    def _note_engine(self, kind: str, model: str, version: str) -> None:
+        if kind == "engine_ready" and model:
+            self.metrics.add_version(model, version)
+            self._step_metrics(model, version)
         if kind in ("engine_ready", "engine_restarted"):
             self.metrics.engine_up.labels(version).set(1)
             self.metrics.restarts.labels(version)  # so that it is there, at 0
@@ -167,30 +213,37 @@ class Telemetry:
             self._restarts += 1
         if kind in ("engine_died", "engine_hung", "engine_failed"):
             self.metrics.engine_up.labels(version).set(0)
-        if kind in ("version_unloaded", "version_failed"):  # else its last numbers, and its alerts, would stay for ever
-            self.metrics.engine_up.remove(version)
-            for key in [key for key in self.engines if key[1] == version]:
-                del self.engines[key]
-            self._step_metrics.cache_clear()
+        if kind in ("version_unloaded", "version_failed"):
+            self._forget(version)
+
+    def _forget(self, version: str) -> None:
+        for key in [key for key in self.engines if key[1] == version]:
+            engine = self.engines.pop(key)
+            for field in self._gone:
+                self._gone[field] += engine.total(field)
+        self._step_metrics.cache_clear()
+        self._request_metrics.cache_clear()
+        self.metrics.remove_version(version)
 
     def _count_error(self, error: str, status: int) -> None:
-        """Whose fault was it? The callers', who left or sent nonsense; nobody's, counted by `refused`; or ours."""
         if error == "timeout":
             self.metrics.timeouts.inc()
             self._timeouts += 1
-        if error == "cancelled":
+        whose = fault(error, status)
+        if whose == "left":
             self.metrics.cancelled.inc()
-        elif 400 <= status < 500 and status != 429:
+        elif whose == "request":
             self.metrics.bad_requests.labels(error).inc()
-        elif status not in (429, 503):
+        elif whose == "server":
             self.metrics.errors.labels(error).inc()
 
-    def _observe(self, trace: RequestTrace, error: str) -> None:
+    def _observe(self, trace: RequestTrace) -> None:
         operation = "text_completion" if trace.route == TEXT_COMPLETION else "chat"
-        exemplar = {"request_id": trace.request_id} if len(trace.request_id) <= EXEMPLAR_CHARS else None
-        names = (operation, PROVIDER, self._known("model", trace.model), self._known("version", trace.version))
-        bound = self._request_metrics(*names)
-        self.metrics.duration.labels(*names, error).observe(trace.e2e_s or 0.0, exemplar)
+        exemplar = {"request_id": trace.request_id[:EXEMPLAR_CHARS]}
+        bound = self._request_metrics(operation, trace.model, trace.version)
+        ending = trace.error if trace.error in ENDINGS else "_OTHER"
+        duration = self.metrics.duration.labels(operation, PROVIDER, trace.model, trace.version, ending)
+        duration.observe(trace.e2e_s or 0.0, exemplar)
         if trace.queue_s is not None:
             bound["queue"].observe(trace.queue_s, exemplar)
         if trace.ttft_s is not None and not trace.error:
@@ -203,32 +256,18 @@ class Telemetry:
             bound["output"].observe(trace.output_tokens)
         if trace.machine_s is not None:
             bound["machine"].observe(trace.machine_s)
-            if self.cost is not None:
-                bound["cost"].observe(price(trace.machine_s, self.cost))
+        if trace.cost is not None:
+            bound["cost"].observe(trace.cost)
 
-    def _bind_step(self, model: str, version: str) -> tuple[EngineNumbers, Any, Any, Any]:
-        """A metric's child for its labels, looked up once: `labels` takes longer than what is done with the child."""
-        key = (self._known("model", model), self._known("version", version))
-        engine = self.engines.setdefault(key, EngineNumbers())
-        m = self.metrics
-        return engine, m.step.labels(*key), m.batch_requests.labels(*key), m.batch_tokens.labels(*key)
-
-    def _bind_request(self, *names: str) -> dict[str, Any]:
-        m, version = self.metrics, names[2:]
-        return {
-            "ttft": m.ttft.labels(*names),
-            "tpot": m.tpot.labels(*names),
-            "input": m.tokens.labels(*names, "input"),
-            "output": m.tokens.labels(*names, "output"),
-            "queue": m.queue_time.labels(*version),
-            "machine": m.machine_seconds.labels(*version),
-            "cost": m.cost.labels(*version),
-        }
+    def _bind_step(self, model: str, version: str) -> tuple[EngineNumbers, tuple[Any, Any, Any]]:
+        return self.engines.setdefault((model, version), EngineNumbers()), self.metrics.of_step(model, version)
 
     def _known(self, label: str, value: str) -> str:
-        """The value, or "other" where a label would get more than MAX_LABELS of them."""
-        values = self._labels.setdefault(label, set())
-        if value in values or len(values) < MAX_LABELS:
-            values.add(value)
+        """The value, or "other" where a label would get more than MAX_LABELS of them beside those in LABELS."""
+        others = self._labels[label]
+        if value in LABELS[label] or value in others:
+            return value
+        if len(others) < MAX_LABELS:
+            others.add(value)
             return value
         return "other"

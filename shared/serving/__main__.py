@@ -8,6 +8,7 @@ if __name__ == "__main__":  # before all other imports: an exception that a hand
         signal.signal(number, lambda *_: os._exit(0))  # until `serve` can end in good order there is nothing to end
 
 import ipaddress
+import math
 import re
 import socket
 import sys
@@ -59,7 +60,7 @@ def main(
         option(
             ROOM,
             "How many more requests may wait before one is refused with 429. The longer the queue, the longer each "
-            "of them waits.",
+            "of them waits. Keys take turns; without keys, the addresses that requests come from do.",
             min=0,
             show_default="half of --max-num-seqs",
         ),
@@ -116,7 +117,8 @@ def main(
         option(
             LOAD,
             "What may be made less of while half of the queue is taken: off (nothing), shorter (answers of at most "
-            "128 tokens), or the folder of a smaller model, which then answers. Such answers say so.",
+            "128 tokens), or the folder of a smaller model, which then answers, also when the engine has failed; not "
+            "who names a version or sends token ids. Such answers say so.",
             metavar="off|shorter|FOLDER",
         ),
     ] = "off",
@@ -159,13 +161,19 @@ def main(
     """Serve a language model: OpenAI's API under /v1, a chat page at /, and a live page at /dashboard.
 
     Each request may say itself how long it may take: "timeout": SECONDS in its body."""
+    for name, value in {"grace": grace, "cost-per-hour": cost_per_hour}.items():  # the others have a maximum
+        if value is not None and not math.isfinite(value):
+            fail(f"--{name} {value}: must be a number.")
     keys = load_keys(api_keys, api_key, admin_key)
+    for name in ("API_KEY", "ADMIN_KEY"):
+        os.environ.pop(name, None)  # from here on only their hashes are known, and no process below has them either
     has_key = any(not key.admin for key in keys.keys)
     raise_file_limit()
     sock = listen(host, port, has_key)  # first, so that a port already taken is told at once
     for name, folder in (("--model", model), ("--degrade", None if degrade in ("off", "shorter") else Path(degrade))):
-        if folder is not None and not folder.is_dir():
-            fail(f"{name} {folder}: there is no such folder. A model is a folder with config.json and *.safetensors.")
+        if folder is not None and not (folder / "config.json").is_file():
+            missing = "it has no config.json" if folder.is_dir() else "there is no such folder"
+            fail(f"{name} {folder}: {missing}. A model is a folder with config.json and *.safetensors.")
     # OpenMP's threads wait for one another by spinning. With as many threads as cores and anything else running, such
     # as the browser that shows the chat, they spin in one another's way, and a token can take ten times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -177,13 +185,12 @@ def main(
 
     settings = Settings(
         model=model, device=device, dtype=dtype, attention=attention, max_num_seqs=max_num_seqs,
-        max_waiting=max_waiting, kv_memory=kv_memory, threads=threads, api_key=api_key or None, api_keys=api_keys,
-        admin_key=admin_key or None, local_only=not has_key and is_loopback(sock), timeout=timeout, grace=grace,
-        degrade=degrade, debug=debug, log_format=log_format, log_file=log_file, log_full_share=log_full_share,
-        cost_per_hour=cost_per_hour,
+        max_waiting=max_waiting, kv_memory=kv_memory, threads=threads, local_only=not has_key and is_loopback(sock),
+        timeout=timeout, grace=grace, degrade=degrade, debug=debug, log_format=log_format, log_file=log_file,
+        log_full_share=log_full_share, cost_per_hour=cost_per_hour,
     )  # fmt: skip
-    # A program around this one, such as a cluster, may bring engines of its own.
-    status = serve(sock, settings, context.obj and context.obj(settings))
+    start_engines = context.obj  # of a program around this one, such as a cluster, that brings engines of its own
+    status = serve(sock, settings, start_engines(settings) if start_engines is not None else None, keys)
     context.close()
     # A thread may still be inside torch, loading or computing. When the interpreter ends in order, such a thread is
     # stopped in the middle of C++ code, and the process aborts.
@@ -196,9 +203,12 @@ def load_keys(path: Path | None, api_key: str | None, admin_key: str | None) -> 
         if key and not re.fullmatch(r"[!-~]+", key):
             fail(f"The {name} key can't be sent in a header: use only letters a-z, digits and signs, and no spaces.")
     try:
-        return KeyRing.load(path, api_key or None, admin_key or None)
+        ring = KeyRing.load(path, api_key or None, admin_key or None)
     except KeyFileError as error:
         fail(str(error))
+    if path is not None and all(key.admin for key in ring.keys):  # and then the server would be open to everybody
+        fail(f"--api-keys {path}: there is no caller's key in it. Without a key for callers, leave the option out.")
+    return ring
 
 
 def listen(host: str, port: int, has_key: bool) -> socket.socket:

@@ -10,7 +10,6 @@ from starlette.requests import Request
 
 from shared.inference.outputs import EngineStopped, GenerationError, QueueFull
 from shared.observability.request_id import current_request_id
-from shared.serving.guard.deadline import DeadlinePassed
 
 LONGEST_RETRY_S = 60  # whoever is told to wait longer gives up, or never comes back when it is over sooner
 
@@ -72,16 +71,18 @@ def shutting_down() -> ApiError:
     return server_error("The server is shutting down.", code="shutting_down", status=503)
 
 
+def busy(error: Exception, retry_after_s: float) -> ApiError:
+    """Too many are here already: 429, and when to come back."""
+    headers = {"Retry-After": retry_after(retry_after_s)}
+    return ApiError(429, f"The server is busy: {error}.", type="rate_limit_error", code="queue_full", headers=headers)
+
+
 def from_engine(error: Exception) -> ApiError:
     """What stopped an answer, as an error for its caller. Raises the error itself when it is nothing we know."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, QueueFull):
-        headers = {"Retry-After": retry_after(error.retry_after_s)}
-        message = f"The server is busy: {error}."
-        return ApiError(429, message, type="rate_limit_error", code="queue_full", headers=headers)
-    if isinstance(error, DeadlinePassed):
-        return server_error("The answer was not finished in time.", code="deadline_passed", status=504)
+        return busy(error, error.retry_after_s)
     if isinstance(error, EngineStopped):
         return shutting_down()
     if isinstance(error, GenerationError):

@@ -1,9 +1,13 @@
 """The API process: settings to a running uvicorn over the service and its engines, and a clean end."""
 
 import asyncio
+import errno
+import logging
+import math
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +33,11 @@ from shared.serving.guard.service import Service
 from shared.serving.models.versions import Versions
 from shared.serving.settings import SettingError, Settings
 
+logger = logging.getLogger(__name__)
+
 MakeEngine = Callable[[Path, str], Engine]
+OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+COMPLAIN_EVERY_S = 60.0
 LAST_CONNECTIONS_S = 3  # after the last answer: callers who don't read it, or have sent half a request
 
 
@@ -53,6 +61,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(Complaints())
         await super().startup(sockets)
         self._starting = asyncio.create_task(self._start())
 
@@ -86,32 +95,56 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
+class Complaints:
+    """An event loop's exception handler that says once a minute when no connection can be taken in any more. asyncio
+    tries that, and complains with a traceback, more than a thousand times a second."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._silent_until = clock, -math.inf
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in OUT_OF_RESOURCES or "socket" not in context:
+            loop.default_exception_handler(context)
+        elif (now := self._clock()) >= self._silent_until:
+            self._silent_until = now + COMPLAIN_EVERY_S
+            logger.error("no connection can be taken in before others are closed: %s", error.strerror)
+
+
 def server_config(app: FastAPI, **settings: Any) -> uvicorn.Config:
     """uvicorn's settings, and those given."""
     usual = {"log_level": "warning", "log_config": None, "access_log": False, "ws": "none", "http": Connection}
     return uvicorn.Config(app, **{**usual, "timeout_graceful_shutdown": LAST_CONNECTIONS_S, **settings})
 
 
-def serve(sock: socket.socket, settings: Settings, make_engine: MakeEngine | None = None) -> int:
+def serve(
+    sock: socket.socket, settings: Settings, make_engine: MakeEngine | None = None, keys: KeyRing | None = None
+) -> int:
     """Serve until Ctrl-C or SIGTERM. Returns the process's exit status: 0, or 2 when the model can't be loaded.
 
-    make_engine: (folder, version's name) -> an engine, not yet started; without it, one in a process of its own.
+    make_engine: (folder, version's name) -> an engine, not yet started; without it, one in a process of its own. keys:
+    none lets everybody in.
     """
     options = EngineOptions(
-        settings.device, settings.dtype, settings.attention, settings.max_num_seqs, settings.kv_memory,
-        threads=settings.threads,
+        device=settings.device, dtype=settings.dtype, attention=settings.attention, threads=settings.threads,
+        max_num_seqs=settings.max_num_seqs, kv_memory=settings.kv_memory,
     )  # fmt: skip
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: sys.exit(0))  # what fetches a model cleans up behind itself
     try:
         device, dtype = resolved(options)
         path = settings.model or ensure_model()
-        stop_logging = configure(settings.log_format, settings.log_file)
     except SettingError as error:
         return _fail(f"{error}.")
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         return _fail(str(error))
-    service = build_service(settings, path, make_engine or (lambda path, name: ProcessEngine(path, options, name)))
+    try:
+        stop_logging = configure(settings.log_format, settings.log_file)
+    except OSError as error:
+        return _fail(f"--log-file {settings.log_file}: {error.strerror}.")
+    telemetry = Telemetry(settings.debug, settings.cost_per_hour, settings.log_full_share)
+    versions = Versions(make_engine or (lambda path, name: ProcessEngine(path, options, name)), telemetry=telemetry)
+    service = Service(versions, telemetry, replace(settings, model=path), keys)
     failures: list[Exception] = []
 
     def on_ready() -> None:
@@ -134,13 +167,6 @@ def serve(sock: socket.socket, settings: Settings, make_engine: MakeEngine | Non
         return 0
     blamed = isinstance(failures[0], EngineFailed) and failures[0].setting
     return _fail(str(failures[0]) if blamed else f"{path} can't be served: {failures[0]}")
-
-
-def build_service(settings: Settings, path: Path, make_engine: MakeEngine) -> Service:
-    """The service over the model in `path`, not yet started."""
-    telemetry = Telemetry(settings.debug, settings.cost_per_hour, settings.log_full_share)
-    keys = KeyRing.load(settings.api_keys, settings.api_key, settings.admin_key)
-    return Service(Versions(make_engine, telemetry=telemetry), telemetry, replace(settings, model=path), keys)
 
 
 def ready_lines(host: str, port: int) -> list[str]:

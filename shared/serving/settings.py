@@ -13,7 +13,7 @@ class SettingError(ValueError):
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of `python -m shared.serving`, which describes them."""
+    """The options of `python -m shared.serving`, which describes them. Keys aren't kept here: see KeyRing."""
 
     model: Path | None = None
     device: str = "auto"
@@ -23,9 +23,6 @@ class Settings:
     max_waiting: int | None = None  # requests; None: half of max_num_seqs, see queue_length
     kv_memory: int | None = None  # MB
     threads: int | None = None
-    api_key: str | None = None
-    api_keys: Path | None = None  # a file of keys
-    admin_key: str | None = None
     local_only: bool = False  # answer only this computer, and pages of this server
     timeout: float | None = None  # s; None: from the measured P99
     grace: float = 30.0  # s

@@ -1,12 +1,20 @@
 """Exercises 13.5 to 13.8: the request's id, what is logged of it, of which requests all, and how without waiting."""
 
+import io
 import json
 import logging
 import queue
 import subprocess
 import sys
+import threading
+import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from copy import deepcopy
+from itertools import combinations
 
+import numpy as np
 import pytest
 
 from chapters.ch13_observability import logs as own
@@ -25,7 +33,7 @@ def id_from(header: str | None) -> str:
 
 
 @exercise("13.5")
-@pytest.mark.parametrize("header", ["order-17", "a", "A.b_c:d/e+f=g-0", "x" * 128])
+@pytest.mark.parametrize("header", ["order-17", "a", "A.b_c:d/e+f=g-0", "x" * 118])
 def test_a_good_id_is_kept(header):
     expect_equal(id_from(header), header, because="a caller's id is kept as it is: it is how the caller finds the line")
 
@@ -35,19 +43,24 @@ def test_a_good_id_is_kept(header):
     ("header", "because"),
     [
         (None, "without a header an id is made"),
+        ("\r\n", "a header is text from the network: only what is a GOOD_ID is kept"),
         ("", "an empty id finds nothing; one is made"),
-        ("order 17", "a space isn't in GOOD_ID: the id would be two words of a log line"),
+        ("\nok", "only the end was looked at, or some part; the whole of it must be a GOOD_ID: use fullmatch"),
+        ("ok\r\nSet-Cookie: x", "only the beginning was looked at; the whole of it must be a GOOD_ID: use fullmatch"),
+        ("a\n", "`match` with a $ lets a last line's end through: use fullmatch"),
         ("a\nlevel=error forged", "what comes after a line's end would be a log line of the caller's own making"),
-        ("a\n", "`match` with a $ lets a last line's end through, and `match` alone anything: use fullmatch"),
-        ("ok\r\nSet-Cookie: x", "only the beginning was looked at; the whole of it must be a GOOD_ID"),
-        ("\nok", "only the end was looked at; the whole of it must be a GOOD_ID"),
-        ("x" * 129, "an id of any length fills the log; GOOD_ID ends at 128"),
+        ("order 17", "a space isn't in GOOD_ID: the id would be two words of a log line"),
+        ("x" * 119, "an id of any length fills the log; GOOD_ID ends at 118"),
         ("größe", "letters beyond ASCII aren't in GOOD_ID"),
     ],
 )
 def test_others_are_replaced(header, because):
     got = id_from(header)
     expect(got != header, because=because)
+    expect(
+        not (header or "").startswith(got),
+        because="cut off, the ids of two callers that begin alike become one: one that is too long is replaced",
+    )
     expect(
         request_id.GOOD_ID.fullmatch(got) is not None and len(got) >= 16,
         because="the new id must be a GOOD_ID itself, and long enough to be the only one: uuid4().hex; "
@@ -59,6 +72,13 @@ def test_others_are_replaced(header, because):
 def test_made_ids_differ():
     made = {id_from(bad) for bad in (None, None, None, "no good", "no good")}
     expect(len(made) == 5, because="each request needs an id of its own, also when two send the same bad one")
+    for one, other in combinations(made, 2):
+        differ = sum(a != b for a, b in zip(one, other, strict=False)) + abs(len(one) - len(other))
+        expect(
+            differ >= 8,
+            because=f"{one} and {other} are nearly the same: another process counts from 1 as well, and reads the same "
+            "clock. What makes an id the only one is chance, and much of it: uuid4",
+        )
 
 
 # 13.6 request_fields
@@ -67,16 +87,37 @@ def test_made_ids_differ():
 def whole_trace(**changes) -> RequestTrace:
     trace = RequestTrace("r1", "/v1/chat/completions", "SmolLM2", "v2", "alice", 10.0, 10.25, 12.0, 12.5, 14.5)
     trace.prompt_tokens, trace.cached_tokens, trace.output_tokens, trace.status = 40, 16, 5, 200
-    trace.finish_reason = "stop"
+    trace.finish_reason, trace.machine_s = "stop", 0.125
     for name, value in changes.items():
         setattr(trace, name, value)
     return trace
 
 
 def fields_of(trace: RequestTrace) -> dict:
-    got = own.request_fields(trace)
+    before = deepcopy(trace)
+    with crash_means(
+        "a time that was never reached is None, which can't be rounded: leave it out. (If it is `vars`: a trace has no "
+        "__dict__; getattr reads it by name)",
+        TypeError,
+    ):
+        got = own.request_fields(trace)
     expect(isinstance(got, dict), because=no_result("the fields are a dict, name -> value"))
+    expect(trace == before, because="the trace is read, and stays as it is: others ask it, too")
     return got
+
+
+def expect_fields(got: dict, want: dict, surplus_because: str) -> None:
+    """Name by name: two dicts side by side don't say where they differ."""
+    missing, surplus = sorted(want.keys() - got.keys()), sorted(got.keys() - want.keys())
+    expect(not missing, because=f"these are missing: {', '.join(missing)}")
+    expect(not surplus, because=f"these don't belong there: {', '.join(surplus)}. {surplus_because}")
+    for name, value in want.items():
+        unit = (
+            "in seconds, a number, rounded to six places: microseconds"
+            if name.endswith("_s")
+            else "as the trace has it"
+        )
+        expect_equal(got[name], value, because=f"{name}: {unit}")
 
 
 @exercise("13.6")
@@ -85,22 +126,30 @@ def test_a_whole_request():
     want = {
         "request_id": "r1", "route": "/v1/chat/completions", "model": "SmolLM2", "version": "v2", "key": "alice",
         "status": 200, "finish_reason": "stop", "prompt_tokens": 40, "cached_tokens": 16, "output_tokens": 5,
-        "queue_s": 1.75, "ttft_s": 2.5, "tpot_s": 0.5, "e2e_s": 4.5,
+        "queue_s": 1.75, "ttft_s": 2.5, "tpot_s": 0.5, "e2e_s": 4.5, "machine_s": 0.125,
     }  # fmt: skip
-    missing, surplus = sorted(want.keys() - got.keys()), sorted(got.keys() - want.keys())
-    expect(not missing, because=f"these are missing: {', '.join(missing)}")
-    expect(
-        not surplus,
-        because=f"these don't belong there: {', '.join(surplus)}. An empty text and a None say nothing, and a clock's "
-        "reading says nothing without another",
+    because = "An empty text and a None say nothing, and a clock's reading says nothing without another"
+    expect_fields(got, want, because)
+    everything = whole_trace(max_blocks=3, resumed=1, n=1, degraded="shorter", batch_sizes=[1, 2], debug=True)
+    expect_fields(
+        fields_of(everything), want, "What is logged is a list; what the trace holds beside it is somebody else's"
     )
-    expect_equal(got, want, because="the names of the trace's own fields and properties, with their values")
+
+
+@exercise("13.6")
+def test_an_error_on_the_way():
+    """It had its first token: that it failed later takes none of its times away."""
+    got = fields_of(whole_trace(error="cancelled", finish_reason=""))
+    want = {"error": "cancelled", "queue_s": 1.75, "ttft_s": 2.5, "tpot_s": 0.5, "e2e_s": 4.5}
+    missing = sorted(want.keys() - got.keys())
+    expect(not missing, because=f"these are missing: {', '.join(missing)}. What it reached before the error is said")
+    expect_equal({name: got[name] for name in want}, want, because="the error as it is, and the times as ever")
 
 
 @exercise("13.6")
 def test_zero_is_said():
-    got = fields_of(whole_trace(cached_tokens=0, output_tokens=0, queued=12.0))
-    for name in ("cached_tokens", "output_tokens", "queue_s"):
+    got = fields_of(whole_trace(cached_tokens=0, output_tokens=0, status=0, queued=12.0))
+    for name in ("cached_tokens", "output_tokens", "status", "queue_s"):
         expect(
             name in got,
             because=f'{name} is 0, and that is an answer: leave out None and "", and nothing else that is falsy',
@@ -115,22 +164,20 @@ def test_a_refused_request():
         None not in got.values() and "" not in got.values(),
         because="what was never reached is left out: a request that was refused has no TTFT, and no null either",
     )
-    expect_equal(
-        got,
-        {
-            "request_id": "r2", "route": "/v1/chat/completions", "status": 429, "error": "queue_full",
-            "prompt_tokens": 0, "cached_tokens": 0, "output_tokens": 0, "e2e_s": 0.001,
-        },
-        because="times are rounded to six places: microseconds, and no digits that only the machine's arithmetic made",
-    )  # fmt: skip
+    want = {
+        "request_id": "r2", "route": "/v1/chat/completions", "status": 429, "error": "queue_full",
+        "prompt_tokens": 0, "cached_tokens": 0, "output_tokens": 0, "e2e_s": 0.001,
+    }  # fmt: skip
+    expect_fields(got, want, "What was never reached is left out: a time of 0 would say that it took no time")
 
 
 @exercise("13.6")
 def test_a_line_can_be_made_of_it():
-    got = fields_of(whole_trace(done=14.5000004))
+    got = fields_of(whole_trace(done=14.5000004, queued=10.123457))
     with crash_means("the fields become one line of JSON: texts and numbers only", TypeError):
         line = json.dumps(got)
     expect_equal(json.loads(line)["e2e_s"], 4.5, because="rounded to six places: microseconds")
+    expect_equal(json.loads(line)["queue_s"], 1.876543, because="rounded to six places, and no fewer: microseconds")
 
 
 # 13.7 sampled
@@ -138,7 +185,7 @@ def test_a_line_can_be_made_of_it():
 
 def is_sampled(request_id: str, share: float) -> bool:
     got = own.sampled(request_id, share)
-    expect(isinstance(got, bool | int), because=no_result("the answer is True or False"))
+    expect(isinstance(got, bool | int | np.bool_), because=no_result("the answer is True or False"))
     return bool(got)
 
 
@@ -173,8 +220,8 @@ def test_by_the_id_alone():
     expect_equal(
         first,
         want,
-        because="every process must decide the same, so take zlib.crc32 of the id, and not Python's hash, whose values "
-        "differ from process to process",
+        because="every process must decide the same, so all must reckon alike: zlib.crc32 of the id's bytes / 2**32 < "
+        "share. No other number of the id, no other comparison, and not Python's hash, which differs between processes",
     )
 
 
@@ -189,14 +236,45 @@ def test_a_larger_share_keeps_the_smaller():
 
 
 class Watched(queue.Queue):
-    """A queue on which nobody waits: an attempt to is rejected."""
+    """A queue on which nobody waits: an attempt to is rejected. puts: how many items came in through `put`."""
+
+    puts = 0
 
     def put(self, item, block=True, timeout=None):
         expect(
-            not block or self.qsize() < self.maxsize,
+            not block or timeout == 0 or self.qsize() < self.maxsize,
             because="put waits while the queue is full, with a timeout, too; and with it the request whose line it is",
         )
         super().put(item, block, timeout)
+        self.puts += 1
+
+
+@contextmanager
+def nothing_else() -> Iterator[None]:
+    """Rejects whoever, having found no room, sleeps, writes, logs or starts a thread."""
+    done: list[str] = []
+
+    def instead(what: str):
+        return lambda *args, **kwargs: done.append(what)
+
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(out), redirect_stdout(out):
+        patch.setattr(time, "sleep", instead("sleep"))
+        patch.setattr(threading.Thread, "start", instead("a thread"))
+        patch.setattr(logging.Logger, "handle", instead("a log line"))
+        patch.setattr(logging.Handler, "handleError", instead("handleError"))
+        yield
+    expect("sleep" not in done, because="sleeping and trying again is waiting, too, and the whole event loop waits")
+    expect("a thread" not in done, because="a thread for each line that finds no room is a queue without a bound")
+    expect(
+        "a log line" not in done,
+        because="a log line about a lost log line goes the same way: into the full queue, and it calls for the next",
+    )
+    expect(
+        "handleError" not in done and not out.getvalue(),
+        because="a line written on the spot makes the request wait for whatever it is written to, which is what the "
+        "queue is for; drop it and count it",
+    )
 
 
 def record(message: str) -> logging.LogRecord:
@@ -209,7 +287,8 @@ def handler_with(places: int) -> own.DroppingQueueHandler:
 
 def emit(handler: own.DroppingQueueHandler, *messages: str) -> None:
     for message in messages:
-        with crash_means("a full queue must not raise: logging would print a traceback for each line", queue.Full):
+        because = "a full queue must not raise: logging would print a traceback for each line"
+        with nothing_else(), crash_means(because, queue.Full):
             handler.enqueue(record(message))
 
 
@@ -223,6 +302,11 @@ def test_records_go_in():
     emit(handler, "a", "b", "c")
     expect_equal(held(handler), ["a", "b", "c"], because="a record is put into self.queue, in order, each once")
     expect_equal(handler.dropped, 0, because="nothing was dropped: there was room for all of them")
+    expect_equal(
+        handler.queue.puts,
+        3,
+        because="only `put` and `put_nowait` wake the thread that waits for lines; queue.queue, inside, tells nobody",
+    )
 
 
 @exercise("13.8")

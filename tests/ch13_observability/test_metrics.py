@@ -1,6 +1,7 @@
 """Exercises 13.1 to 13.4: a counter, a histogram, a quantile out of buckets, and the text of it all."""
 
 import math
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -110,16 +111,23 @@ def test_a_bound_belongs_to_its_bucket():
 @exercise("13.2")
 def test_the_sum_is_of_values():
     expect_close(
-        observed(0.5, 1.5, 6.0).sum, 8.0, because="the sum grows by the value itself, so that sum / count is the mean"
+        observed(0.5, 1.5, 6.03125).sum,
+        8.03125,
+        because="the sum grows by the value itself, so that sum / count is the mean",
     )
 
 
 @exercise("13.2")
 def test_exemplars():
-    histogram = observed(0.5, 3.0, 3.5, 0.75, 9.0, ids=("a", "b", "c", "", "d"))
+    histogram = observed(0.5, 3.0, 3.5, 0.75, 9.0, 2.5, ids=("a", "b", "c", "", "d", "e"))
+    expect_equal(
+        histogram.exemplars[2],
+        ("e", 2.5),
+        because="the latest request of the bucket is its exemplar, as (id, value): neither the first nor the slowest",
+    )
     expect_equal(
         histogram.exemplars,
-        [("a", 0.5), None, ("c", 3.5), ("d", 9.0)],
+        [("a", 0.5), None, ("e", 2.5), ("d", 9.0)],
         because="each bucket keeps the latest request with an id, as (id, value); one without an id changes nothing",
     )
 
@@ -145,7 +153,10 @@ def estimated(q: float, bounds: tuple[float, ...], cumulative: list[int]) -> flo
         ZeroDivisionError,
         IndexError,
     ):
-        return own.histogram_quantile(q, bounds, cumulative)
+        counts = list(cumulative)
+        got = own.histogram_quantile(q, bounds, counts)
+        expect(counts == cumulative, because="the counts are the caller's: they are read, and stay as they are")
+        return got
 
 
 @exercise("13.3")
@@ -157,6 +168,15 @@ def test_half_way_up():
         because="rank 3 is the first of the four values between 2 and 4: a quarter of the way up from 2",
     )
     expect_close(estimated(1.0, bounds, cumulative), 4.0, because="the last of the values is at its bucket's upper end")
+
+
+@exercise("13.3")
+def test_a_rank_between_two_values():
+    expect_close(
+        estimated(0.75, (1.0, 2.0, 4.0), [2, 2, 6, 6]),
+        3.25,
+        because="rank 0.75 * 6 = 4.5 is not rounded: it lies two and a half of the four values up from 2",
+    )
 
 
 @exercise("13.3")
@@ -255,7 +275,7 @@ def test_plain_lines():
 
 
 @exercise("13.4")
-@pytest.mark.parametrize("value", [math.inf, -math.inf, 0.1, 1e-9, 12345678.9])
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 0.1, 1e-9, 12345678.9])
 def test_numbers(value):
     line = written({"le": "1"}, value)
     expect_equal(
@@ -275,6 +295,8 @@ def test_numbers(value):
         ("\\n", "a backslash before an n is no line's end: escape the backslashes first, and only once"),
         ('\\"', "escape the backslash first: in the other order, the backslash of an escaped quote is escaped again"),
         ("Größe, 大きさ {x=1}", "all other characters stand as they are"),
+        ("tab\there", "all other characters stand as they are; Prometheus refuses any escape but these three"),
+        ("back\rthere", "all other characters stand as they are; Prometheus refuses any escape but these three"),
         ("", "an empty value is a value: the pair stays"),
     ],
 )
@@ -284,7 +306,16 @@ def test_escapes(text, because):
         "\n" not in line,
         because="a line's end in a value ends the sample; it is written \\n, and what follows can forge a metric",
     )
-    expect_equal(parsed(line), ("requests", {"a": text, "b": "plain"}, 3.0), because=because)
     wanted = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
     escaped = "".join(wanted.get(character, character) for character in text)
+    for order in permutations(wanted):
+        other = text
+        for character in order:
+            other = other.replace(character, wanted[character])
+        expect(
+            other == escaped or f'a="{other}"' not in line,
+            because="escape the backslash first: later, it escapes the backslashes that the other escapes have just "
+            f"written. For {text!r} the line was {line}",
+        )
+    expect_equal(parsed(line), ("requests", {"a": text, "b": "plain"}, 3.0), because=because)
     expect_equal(line, f'requests{{a="{escaped}",b="plain"}} 3', because=because)

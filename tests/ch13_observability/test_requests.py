@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -15,16 +16,27 @@ from chapters.judge import crash_means, exercise, expect, expect_close, expect_e
 
 def stages_of(**times: float | None) -> list:
     trace = own.RequestTrace("r", "/v1/chat/completions", **times)
+    before = replace(trace)
     with crash_means("a time that was never reached is None; leave its stage out", TypeError):
         got = own.stages(trace)
     expect(got is not None, because=no_result("a list of (name, begin, end)"))
+    expect(trace == before, because="the trace is read, and stays as it is: others ask it, too")
+    got = got if isinstance(got, dict) else list(got)
+    expect(
+        not isinstance(got, dict) and all(isinstance(stage, tuple | list) and len(stage) == 3 for stage in got),
+        because=f"the result is a list of (name, begin, end), one for each stage; got {got!r}",
+    )
     return [tuple(stage) for stage in got]
 
 
 @exercise("13.9")
 def test_all_stages():
     got = stages_of(arrived=1.0, queued=1.5, started=4.0, first_token=4.25, done=6.0)
-    expect_equal([stage[0] for stage in got], ["admit", "queue", "prefill", "decode"], because="the names in STAGES")
+    expect_equal(
+        [stage[0] for stage in got],
+        ["admit", "queue", "prefill", "decode"],
+        because="the names in STAGES, of all that were reached; the last ends at `done`",
+    )
     expect_equal(
         got,
         [("admit", 1.0, 1.5), ("queue", 1.5, 4.0), ("prefill", 4.0, 4.25), ("decode", 4.25, 6.0)],
@@ -88,6 +100,15 @@ def test_at_time_zero():
 
 
 @exercise("13.9")
+def test_microseconds_count():
+    expect_equal(
+        stages_of(arrived=80231.000001, queued=80231.000004, done=80231.000009),
+        [("admit", 80231.000001, 80231.000004), ("queue", 80231.000004, 80231.000009)],
+        because="the stamps as they are: a stage may take microseconds, and nothing is rounded here",
+    )
+
+
+@exercise("13.9")
 def test_the_stages_add_up():
     trace = own.RequestTrace("r", "/v1", arrived=5.0, queued=5.5, started=7.0, first_token=7.5, done=11.0)
     total = sum(end - begin for _, begin, end in own.stages(trace))
@@ -103,8 +124,10 @@ def test_the_stages_add_up():
 
 def shares(seconds: float, tokens: dict[str, int]) -> dict[str, float]:
     with crash_means("a step without requests has no tokens, and no shares: {}", ZeroDivisionError):
-        got = cost.share_step(seconds, dict(tokens))
+        given = dict(tokens)
+        got = cost.share_step(seconds, given)
     expect(isinstance(got, dict), because=no_result("request id -> seconds"))
+    expect(given == tokens, because="the tokens are the engine's own, which goes on with them: make a new dict")
     expect_equal(sorted(got), sorted(tokens), because="each request of the step has a share, and nobody else")
     return got
 

@@ -12,6 +12,7 @@ from shared.serving.guard.deadline import Deadline
 
 STUCK = "somebody waits for ever: a place was free, or the deadline had passed, and nobody was told"
 LATER = Deadline(1000.0)
+SLIPS = (NameError, AttributeError)  # of the pen; their own message says more than any reason
 
 
 def run(scene: Callable[[], Coroutine[Any, Any, Any]], because: str) -> Any:
@@ -26,9 +27,10 @@ def run(scene: Callable[[], Coroutine[Any, Any, Any]], because: str) -> Any:
         try:
             return await scene()
         except Rejected:
-            for task in tasks:  # what is to do in a task is to do, whatever the scene makes of it
-                if task.done() and not task.cancelled() and isinstance(task.exception(), Todo):
-                    raise task.exception() from None
+            for task in tasks:  # what is to do in a task, or a slip of the pen, whatever the scene makes of it
+                error = task.exception() if task.done() and not task.cancelled() else None
+                if isinstance(error, (Todo, Rejected, *SLIPS)):
+                    raise error from None
             raise
 
     try:
@@ -53,7 +55,7 @@ def survives(because: str, *answers: type[Exception]) -> Iterator[None]:
     """Reject what raises in the block: the right answer doesn't. answers: what it may raise all the same."""
     try:
         yield
-    except (Todo, Rejected, *answers):
+    except (Todo, Rejected, *SLIPS, *answers):
         raise
     except Exception as error:
         raise Rejected(f"it raised {type(error).__name__}: {error}", because) from error

@@ -1,8 +1,8 @@
 """Exercise 14.3: judged on a clock that jumps, with turns and waiting played by the test."""
 
 from chapters.ch14_service import admission
-from chapters.judge import exercise, expect, expect_close, expect_equal, expect_raises
-from shared.serving.guard.deadline import Deadline, DeadlinePassed
+from chapters.judge import exercise, expect, expect_close, expect_equal
+from shared.serving.guard.deadline import Deadline
 from tests.ch14_service.scenes import LATER, STUCK, now, run, survives
 
 
@@ -21,12 +21,24 @@ class Played(admission.Admission):
         return "a place later"
 
 
-async def acquire(which: admission.Admission, key: str = "a", n: int = 1, deadline: Deadline = LATER, **named):
-    because = "a request gets a place, waits, or is refused with Busy; nothing else"
-    with survives(because, admission.Busy, DeadlinePassed):
+ROOM = "a place is free and nobody waits, or there is room to wait: the request isn't refused"
+
+
+async def acquire(which: Played, key: str = "a", n: int = 1, deadline: Deadline = LATER, because=ROOM, **named):
+    with survives(because):
         got = await which.acquire(key, deadline, n, **named)
     expect(got is not None, because="acquire returns the place: that of self._take, or what self._wait returned")
     return got
+
+
+async def refused(which: Played, key: str, because: str, **named) -> admission.Busy:
+    with survives("whoever may not wait is refused with Busy; nothing else", admission.Busy):
+        try:
+            await which.acquire(key, LATER, **named)
+        except admission.Busy as error:
+            return error
+    expect(False, because=because)
+    raise AssertionError
 
 
 @exercise("14.3")
@@ -122,8 +134,8 @@ def test_the_queue_has_a_bound():
         which = Played(max_waiting=4, max_waiting_per_key=3)
         await acquire(which, n=2)
         for k in range(4):
-            with survives(f"{k} of 4 wait, so one more may: max_waiting is how many may wait"):
-                await acquire(which, key=f"key {k}")
+            may = f"{k} of 4 wait, so one more may: max_waiting is how many may wait"
+            await acquire(which, key=f"key {k}", because=may)
         which._held_s = 8.0
         error = await refused(
             which, "the fifth", "four of four wait already, and one more was let in to wait: a queue without a bound "
@@ -139,29 +151,43 @@ def test_the_queue_has_a_bound():
     run(scene, because=STUCK)
 
 
-async def refused(which: Played, key: str, because: str, **named) -> admission.Busy:
-    try:
-        await acquire(which, key=key, **named)
-    except admission.Busy as error:
-        return error
-    expect(False, because=because)
-    raise AssertionError
-
-
 @exercise("14.3")
 def test_each_key_has_a_bound():
     async def scene():
         which = Played(max_waiting=100, max_waiting_per_key=3)
         await acquire(which, n=2)
         for k in range(3):
-            with survives(f"{k} of this key's 3 wait, so one more may"):
-                await acquire(which, key="greedy")
-        await refused(
+            await acquire(which, key="greedy", because=f"{k} of this key's 3 wait, so one more may")
+        which._held_s = 8.0
+        error = await refused(
             which, "greedy", "three of this key wait, which is all it may have waiting: without a bound for each key, "
             "one caller fills the whole queue, and all others are refused"
         )  # fmt: skip
-        with survives("the bound is each key's own: others have nothing to do with the greedy one's queue"):
-            await acquire(which, key="modest")
+        expect_close(
+            error.retry_after_s,
+            which.retry_after(),
+            because="this Busy, too, says after how long to come back: self.retry_after()",
+        )
+        own = "the bound is each key's own: others have nothing to do with the greedy one's queue"
+        await acquire(which, key="modest", because=own)
+        expect_equal(
+            which.waiting_by_key,
+            {"greedy": 3, "modest": 1},
+            because="the queue has room for a hundred, so nobody had to leave it for the newcomer: push out only when "
+            "it's full",
+        )
+
+    run(scene, because=STUCK)
+
+
+@exercise("14.3")
+def test_the_bounds_are_in_requests():
+    async def scene():
+        which = Played(max_waiting=3, max_waiting_per_key=3)
+        await acquire(which, n=2)
+        counted = "requests of n=2 wait, and three may: the bounds are in requests, and not in places"
+        for k in range(3):
+            await acquire(which, key="a", n=2, because=f"{k} {counted}")
 
     run(scene, because=STUCK)
 
@@ -172,8 +198,8 @@ def test_a_key_may_have_a_bound_of_its_own():
         which = Played(max_waiting=100, max_waiting_per_key=1)
         await acquire(which, n=2)
         for _ in range(2):
-            with survives("this key may have two waiting: max_waiting, when given, counts instead"):
-                await acquire(which, key="a", max_waiting=2)
+            own = "this key may have two waiting: max_waiting, when given, counts instead"
+            await acquire(which, key="a", max_waiting=2, because=own)
         await refused(which, "a", "two of this key wait, and that is its own bound", max_waiting=2)
         await refused(
             which, "b", "this key's own bound is 0: none of it may wait. 0 is a number, and not a missing one: ask "
@@ -191,8 +217,8 @@ def test_a_full_queue_has_room_for_a_modest_key():
         for _ in range(4):
             await acquire(which, key="greedy")
         greedy = [waiter for waiter, _ in which.waited]
-        with survives("four of one key fill the queue. Somebody of another key comes, and the longest gives way"):
-            await acquire(which, key="modest")
+        gives_way = "four of one key fill the queue. Somebody of another key comes, and the longest gives way"
+        await acquire(which, key="modest", because=gives_way)
         expect_equal(
             which.waiting_by_key,
             {"greedy": 3, "modest": 1},
@@ -228,9 +254,8 @@ def test_nobody_is_pushed_out_for_nothing():
 def test_a_free_place_needs_no_queue():
     async def scene():
         which = Played(max_waiting=0, max_waiting_per_key=0)
-        with survives("a place is free, and whoever gets it needn't wait: bounds on waiting don't matter"):
-            await acquire(which)
-        with expect_raises(admission.Busy, because="no place is free, and nobody may wait: Busy"):
-            await acquire(which, n=2)
+        free = "a place is free, and whoever gets it needn't wait: bounds on waiting don't matter"
+        await acquire(which, because=free)
+        await refused(which, "a", "no place is free, and nobody may wait: Busy", n=2)
 
     run(scene, because=STUCK)

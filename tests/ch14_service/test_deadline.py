@@ -62,6 +62,9 @@ def test_when_little_is_known():
     expect_equal(
         timeout(0.5, 5), 300.0, because="too few were measured, so it's UNKNOWN_S, however fast those five were"
     )
+    expect_equal(
+        timeout(200.0, 5), 300.0, because="too few were measured, so it's UNKNOWN_S, however slow those five were"
+    )
     expect_equal(timeout(None, 1000), 300.0, because="without a percentile there is nothing to multiply")
 
 
@@ -75,4 +78,14 @@ def test_the_bounds_are_settings(monkeypatch: pytest.MonkeyPatch):
         [4.0, 4.0, 1.0, 6.0, 9.0],
         because="the module's constants were changed (ENOUGH 10, SHORTEST_S 1, LONGEST_S 9, UNKNOWN_S 4): "
         "use their names",
+    )
+
+
+@exercise("14.6")
+def test_what_is_unknown_has_no_ends(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(deadline, "UNKNOWN_S", 1000.0)
+    expect_equal(
+        [timeout(None, 0), timeout(20.0, 5)],
+        [1000.0, 1000.0],
+        because="UNKNOWN_S was set to 1000: it's used as it is; the two ends are for what was measured",
     )

@@ -70,7 +70,7 @@ def test_when_all_have_left():
 
 @exercise("14.8")
 def test_when_some_stay():
-    got, at, _ = drained(10.0, [2.0, 4.0, 6.0, 8.0], stay=1)
+    got, at, which = drained(10.0, [2.0, 4.0, 6.0, 8.0], stay=1)
     expect(
         at < 10.5,
         because=f"the grace period is 10 s in all, and it ended after {at:.0f}: it must not begin anew with everybody "
@@ -78,6 +78,7 @@ def test_when_some_stay():
     )
     expect_close(at, 10.0, because="somebody stays, so it waits for all of the grace period", rtol=0, atol=0.1)
     expect(got is False, because="one was still in when the time was over: False")
+    expect(which.num_open == 1, because="one was still in when the time was over: waiting doesn't make it leave")
 
 
 @exercise("14.8")
@@ -104,6 +105,13 @@ def test_nobody_enters_any_more():
         await waiting
 
     run(scene, because=FOREVER)
+
+
+@exercise("14.8")
+def test_nobody_enters_afterwards():
+    _, _, which = drained(10.0, [], stay=1)
+    with expect_raises(drain.Draining, because="the time is over, and newcomers are let in again: the end is the end"):
+        which.enter()
 
 
 @exercise("14.8")

@@ -116,6 +116,72 @@ def test_measured_from_the_least_loaded():
 
 
 @exercise("14.13")
+def test_measured_from_those_that_are_there():
+    which = router()
+    pick(which, prompt(1), a=1, b=0, c=1)
+    expect_equal(
+        pick(which, prompt(1), a=4, b=5),
+        "c",
+        because="c's load isn't given, so it's 0 and the least; b has five more, and max_imbalance is 3",
+    )
+    which = router()
+    pick(which, prompt(1), a=1, b=0, c=1)
+    expect_equal(
+        pick(which, prompt(1), a=10, b=13, c=10, gone=9),
+        "b",
+        because="the loads name a replica that was removed: the least loaded is one of self._known, here with 10, and "
+        "b has three more",
+    )
+
+
+@exercise("14.13")
+def test_the_best_of_those_who_may():
+    which = router()
+    which._remember("a", which._names(prompt(1, 8)))
+    which._remember("b", which._names(prompt(1, 12)))
+    expect_equal(
+        pick(which, prompt(1), a=2, b=9, c=0),
+        "a",
+        because="b knows most of it and is too busy. Of the others a knows two blocks and may be chosen: the best of "
+        "those who aren't too busy, and not simply the least loaded",
+    )
+
+
+@exercise("14.13")
+def test_a_chat_that_grows():
+    which = router()
+    for n in (4, 8, 12):
+        pick(which, prompt(1, n), a=1, b=0, c=1)
+    expect_equal(
+        which._num_known("b", which._names(prompt(1))),
+        3,
+        because="a chat went on at b, one block longer each time: it's remembered each time, also when a part of it "
+        "was known",
+    )
+
+
+@exercise("14.13")
+def test_what_is_used_stays():
+    which = router(max_blocks=2)
+    for subject in (1, 2, 1, 3):
+        pick(which, prompt(subject, 4), a=1, b=0, c=1)
+    expect_equal(
+        [which._num_known("b", which._names(prompt(subject, 4))) for subject in (1, 2, 3)],
+        [1, 0, 1],
+        because="b remembers two blocks, those used last: 1 came again before 3 did, so 2 is forgotten. Remember also "
+        "what is known, or what everybody asks is forgotten first",
+    )
+
+
+@exercise("14.13")
+def test_the_loads_stay_as_they_are():
+    loads = {"a": 2, "b": 1, "c": 2}
+    with survives("every prompt can be sent to one of the replicas, whatever their loads"):
+        router().pick(prompt(1), loads)
+    expect_equal(loads, {"a": 2, "b": 1, "c": 2}, because="the loads are the caller's: pick reads them, and no more")
+
+
+@exercise("14.13")
 def test_among_those_who_know_as_much():
     which = router()
     for replica in "abc":

@@ -73,7 +73,8 @@ def test_everybody_gets_its_share():
                 because = f"{version} got {part:.0%}, as if all shares were the same: the share is part of the number"
             if math.isclose(part, 1 - share, abs_tol=0.02) and len(shares) == 2:
                 because = (
-                    f"{version} got {part:.0%}, and its share is {share:.0%}: the greatest number wins, not the least"
+                    f"{version} got {part:.0%}, and its share is {share:.0%}: the greatest number wins, not the least; "
+                    "and the logarithm is divided by the share, which as a power of uniform is 1 / share"
                 )
             expect(abs(part - share) < 0.04, because=because)
 
@@ -93,7 +94,7 @@ def test_few_move_when_shares_move():
             len(moved) < (gained + 0.04) * len(KEYS),
             because=f"from {before} to {after}: {gained:.0%} of the traffic has to move, and "
             f"{len(moved) / len(KEYS):.0%} of the keys did. Draw a number for each version apart, so that a share that "
-            "grows only wins keys",
+            "grows, while the others shrink in proportion, only wins keys",
         )
         strayed = sum(new[key] not in grown for key in moved)
         expect(
@@ -101,6 +102,23 @@ def test_few_move_when_shares_move():
             because=f"from {before} to {after}: {strayed} keys moved to a version whose share hadn't grown. Put one "
             "behind the other on a line from 0 to 1, every version is pushed along when the first grows",
         )
+
+
+@exercise("14.12")
+def test_new_shares_count_at_once():
+    which = router.Router({"v1": 0.9, "v2": 0.1, "v3": 0.0})
+    keys = KEYS[:300]
+    with survives("every key gets a version, as long as one has a share"):
+        [which.pick(key) for key in keys]
+        expect_equal(which.shares, {"v1": 0.9, "v2": 0.1, "v3": 0.0}, because="picking changes no share")
+        which.set_shares({"v1": 0.1, "v2": 0.9})
+        got = [which.pick(key) for key in keys]
+    expect_equal(
+        got,
+        list(picks({"v1": 0.1, "v2": 0.9}, keys).values()),
+        because="the shares were changed, and keys still go where they went before: nothing is to be remembered, the "
+        "same shares give the same version anyway",
+    )
 
 
 @exercise("14.12")

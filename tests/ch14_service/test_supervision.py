@@ -114,6 +114,19 @@ def test_readiness_is_each_engines_own():
 
 
 @exercise("14.9")
+def test_the_waits_begin_anew_as_well():
+    which = policy()
+    exits(which, 1.0, 2.0, 3.0)
+    which.on_ready(5.0)
+    expect_equal(
+        exits(which, 15.0, 16.0, 17.0),
+        [0.0, 0.5, 1.0],
+        because="a new row of exits has the same waits as the first one: 0.0, first_s, twice that. They follow from "
+        "self.num_exits; first_s stays as it was set",
+    )
+
+
+@exercise("14.9")
 def test_settled_means_at_least():
     which = policy(settled_s=0.0)
     which.on_ready(1.0)
@@ -164,8 +177,28 @@ def test_an_open_ping():
         because="a ping may be open for 5 s: an engine that computes may be late with its answer",
     )
     expect(not got[6.0], because="exactly hung_after_s is still in time: longer than that is hung")
-    expect(got[6.5], because="a ping was sent at 1 s, and at 6.5 nothing had come back: with hung_after_s=5 it's hung")
-    expect(look(which, 7.0), because="it's still hung when one looks again")
+    expect(
+        got[6.5],
+        because="a ping was sent at 1 s, and at 6.5 nothing had come back: with hung_after_s=5 it's hung. "
+        "One has looked every second, so nobody slept: is each look written down, in self._looked_at?",
+    )
+    got = [look(which, 6.5 + seconds) for seconds in range(1, 12)]
+    expect(
+        all(got),
+        because="it's still hung when one looks again, however often: each look is remembered, also when it's hung, or "
+        "the next one seems to come after a sleep",
+    )
+
+
+@exercise("14.10")
+def test_a_ping_at_the_beginning():
+    which = watch()
+    which.on_sent(0.0)
+    expect_equal(
+        [look(which, now) for now in (1.0, 2.0, 3.0, 4.0, 5.0, 5.5)],
+        [False] * 5 + [True],
+        because="a ping was sent at 0 s on the clock, and 0 is a time like others: ask whether self._sent_at `is None`",
+    )
 
 
 @exercise("14.10")
@@ -238,6 +271,15 @@ def test_looking_slowly_is_not_sleeping():
         because="looked at every 2 s, which isn't longer than hung_after_s=5, so nobody slept: after 6 s without an "
         "answer it's hung. Forgiving each look that comes a little late, one never finds out",
     )
+    for every in (4.0, 5.0):
+        which = watch()
+        which.on_sent(0.0)
+        expect_equal(
+            [look(which, every), look(which, 2 * every)],
+            [False, True],
+            because=f"looked at every {every:.0f} s, and that isn't longer than hung_after_s=5, so nobody slept: "
+            f"after {2 * every:.0f} s without an answer it's hung",
+        )
 
 
 @exercise("14.10")

@@ -28,7 +28,13 @@ def grant(which: admission.Admission) -> None:
 
 
 def granted(waiters: list) -> set[str]:
-    return {name for name, waiter in waiters if waiter.granted.done()}
+    done = {name: waiter.granted for name, waiter in waiters if waiter.granted.done()}
+    for name, future in done.items():
+        expect(
+            not future.cancelled() and future.exception() is None,
+            because=f"{name}'s turn came, and `granted` says that it has no place: it gets set_result(None)",
+        )
+    return set(done)
 
 
 def order(which: admission.Admission, waiters: list) -> list[str]:
@@ -167,7 +173,7 @@ def test_a_key_without_anybody_is_forgotten():
 
 
 @exercise("14.4")
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True, report_multiple_bugs=False)
 @given(places=st.integers(1, 4), arrivals=st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3)), max_size=10))
 def test_like_a_table_of_turns(places, arrivals):
     """Against lists that are rewritten after every grant."""

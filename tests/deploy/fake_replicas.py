@@ -32,6 +32,11 @@ class FakeReplicas:
         self.gate = asyncio.Event()  # a stream waits for it before each token
         self.gate.set()
 
+    def lose(self):
+        """Let those that wait at the gate through, once."""
+        self.gate.set()
+        self.gate.clear()
+
     async def start(self):
         if self.error:
             raise EngineFailed(self.error)

@@ -102,10 +102,10 @@ def test_many_losses_with_tokens_between_them_lose_nothing():
 
 
 def test_a_request_that_kills_every_replica_fails_and_the_others_do_not():
-    replicas, ended = FakeReplicas([0, 0, 0]), []
+    replicas, ended = FakeReplicas([0, 0, 0, 0]), []
 
     async def test(engine):
-        with pytest.raises(GenerationError, match="3 replicas"):
+        with pytest.raises(GenerationError, match="4 replicas"):
             await read(engine.generate(PROMPT, SamplingParams(max_tokens=5), "bad", on_end=lambda: ended.append(1)))
         tokens, _, _ = await read(engine.generate(PROMPT, SamplingParams(max_tokens=5), "good"))
         assert tokens == {0: answer(PROMPT, 0, 5)}
@@ -113,6 +113,58 @@ def test_a_request_that_kills_every_replica_fails_and_the_others_do_not():
 
     run(test, replicas)
     assert ended == [1]
+
+
+def test_one_under_suspicion_goes_alone_and_the_other_lost_ones_wait_for_it():
+    """Two are lost together twice; then one is tried without the other, and what comes new waits for neither."""
+    replicas = FakeReplicas([0, 0, 0, 0])
+
+    async def test(engine):
+        params = SamplingParams(max_tokens=5)
+        replicas.gate.clear()
+        ask = lambda name: asyncio.create_task(read(engine.generate(PROMPT, params, name)))  # noqa: E731
+        first, second = ask("first"), ask("second")
+        for n_asked in (2, 4):  # both have been sent on at once
+            await asyncio.sleep(0.01)
+            assert len(replicas.asked) == n_asked
+            replicas.lose()
+        await asyncio.sleep(0.01)
+        assert [request.request_id.split("/")[0] for request in replicas.asked[4:]] == ["first"]
+        new = ask("new")
+        await asyncio.sleep(0.01)
+        assert len(replicas.asked) == 6
+        replicas.gate.set()
+        for task in (first, second, new):
+            assert (await task)[0] == {0: answer(PROMPT, 0, 5)}
+        assert len(replicas.asked) == 7
+
+    run(test, replicas)
+
+
+@pytest.mark.parametrize("how", ["abort", "lost"])
+def test_one_under_suspicion_that_ends_lets_the_others_go_on(how):
+    replicas = FakeReplicas([0, 0, 0, 0, *([0, 0] if how == "lost" else [])])
+
+    async def test(engine):
+        params = SamplingParams(max_tokens=5)
+        replicas.gate.clear()
+        ask = lambda name: asyncio.create_task(read(engine.generate(PROMPT, params, name)))  # noqa: E731
+        first, second = ask("first"), ask("second")
+        for _ in range(2 if how == "abort" else 4):
+            await asyncio.sleep(0.01)
+            replicas.lose()
+        if how == "abort":
+            await asyncio.sleep(0.01)
+            engine.abort("first")
+        replicas.gate.set()
+        assert (await second)[0] == {0: answer(PROMPT, 0, 5)}
+        if how == "lost":
+            with pytest.raises(GenerationError, match="4 replicas"):
+                await first
+        else:
+            assert (await first)[2] == {0: "abort"}
+
+    run(test, replicas)
 
 
 def test_each_of_n_answers_draws_with_its_own_seed_and_goes_on_by_itself():

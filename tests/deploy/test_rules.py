@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from shared.observability.serving_metrics import ROUTES
 from shared.observability.telemetry import Telemetry
 from shared.observability.trace import StepStats
 
@@ -60,7 +61,7 @@ def telemetry():
     telemetry = Telemetry(debug=True, cost=1.0)
     for kind in ("engine_ready", "engine_died", "engine_restarted"):
         telemetry.event(kind, "…", version="v1", model="tiny")
-    step = StepStats(1.0, 0.1, 2, 1, 5, 30, 4, 1, 10, 20, 100, 40)
+    step = StepStats(1.0, 0.1, 2, 1, 5, 30, 4, 1, 10, 20, 100, 40, kv_waste=0.1)
     telemetry.step("tiny", "v1", step)
     for error, status in (("", 200), ("timeout", 504)):
         trace = telemetry.begin("r", "/v1/completions")
@@ -69,7 +70,6 @@ def telemetry():
         trace.prompt_tokens, trace.output_tokens, trace.machine_s, trace.degraded = 5, 7, 0.2, "shorter"
         telemetry.finish(trace)
     telemetry.refused("queue_full")
-    telemetry.metrics.gc_pauses.labels("2").observe(0.01)
     return telemetry
 
 
@@ -145,17 +145,58 @@ def test_what_is_grouped_by_is_a_label(labels):
             assert set(re.findall(r"\w+", names)) <= known, where
 
 
-def test_bucket_that_the_objective_names_exists(telemetry):
-    metric = "gen_ai_server_time_to_first_token_seconds_bucket"
-    bounds = {
-        sample.labels["le"]
+def test_the_buckets_that_the_rules_name_exist(telemetry):
+    text = (RULES / "alerts.yml").read_text()
+    named = set(re.findall(r'(\w+_bucket)\{le="([^"]+)"', text))
+    assert named == {
+        ("gen_ai_server_time_to_first_token_seconds_bucket", "2.5"), ("llm_gc_pause_seconds_bucket", "0.128")
+    }  # fmt: skip
+    assert text.count('le="') == len(re.findall(r'_bucket\{le="', text))  # no other
+    assert named <= {
+        (sample.name, sample.labels.get("le"))
         for family in telemetry.metrics.registry.collect()
         for sample in family.samples
-        if sample.name == metric
     }
-    named = set(re.findall(r'le="([^"]+)"', (RULES / "alerts.yml").read_text()))
-    assert named == {"2.5"}
-    assert named <= bounds
+
+
+def test_all_the_percentiles_are_shown():
+    for name, title in (("ttft", "Time to the first token"), ("tpot", "Time per token"), ("e2e", "Whole request")):
+        (panel,) = (panel for panel in PANELS if panel["title"] == title)
+        shown = {target["legendFormat"].split()[0]: target["expr"] for target in panel["targets"]}
+        assert list(shown) == ["P50", "P90", "P95", "P99", "P99.9"]
+        for words, expr in shown.items():
+            assert expr == f"model:{name}_seconds:{words.lower().replace('.', '')}"
+            q = float(re.search(r"histogram_quantile\(([\d.]+),", RECORDED[expr])[1])
+            assert q * 100 == pytest.approx(float(words[1:]))
+
+
+def test_answers_are_what_is_counted():
+    """A page that lists the models every few seconds would make a failing server look well, and an idle one busy."""
+    for where, expr in expressions():
+        for route in re.findall(r'route=~?"([^"]*)"', expr):
+            assert [path for path in ROUTES if re.fullmatch(route, path)] == list(ROUTES), where
+            assert not re.fullmatch(route, "/v1/models"), where
+
+
+def test_no_panel_is_calm_when_nobody_tells_anything():
+    calm = {panel["title"] for panel in PANELS for target in panel["targets"] if "vector(" in target["expr"]}
+    assert calm == {"Firing alerts"}  # Prometheus' own, and NoMetrics is one of them
+
+
+def test_servers_can_be_told_apart():
+    """A series that isn't summed up has its server in its name."""
+    for panel in PANELS:
+        for target in panel["targets"]:
+            raw = not re.search(r"\b(sum|max|min|count|histogram_quantile)\b", target["expr"])
+            if raw and not set(re.findall(r"[a-z:_0-9]+", target["expr"])) & RECORDED.keys():
+                assert "{{instance}}" in target["legendFormat"], panel["title"]
+
+
+def test_every_metric_of_ours_is_shown_or_watched(labels):
+    """What nobody is told of needn't be measured."""
+    asked = " ".join(expr for _, expr in expressions()) + runbook()
+    families = {re.sub("_(bucket|sum|count)$", "", name) for name in labels if name.startswith(("llm_", "gen_ai_"))}
+    assert {name for name in families if name not in asked} == set()
 
 
 def test_the_dashboard_can_be_imported():

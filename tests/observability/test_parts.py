@@ -7,12 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from shared.observability import gc_pauses, process
-from shared.observability.alerts import burn_rate
+from shared.observability.alerts import Alert, burn_rate
 from shared.observability.cost import price
-from shared.observability.metrics import Counter, Histogram, exposition, merged
+from shared.observability.metrics import EXEMPLAR_CHARS, Counter, Histogram, exposition, histogram_quantile, merged
+from shared.observability.request_id import request_id_from
 from shared.observability.serving_metrics import ServingMetrics
 from shared.observability.telemetry import Telemetry
 from shared.observability.trace import RequestTrace
@@ -97,6 +101,41 @@ def test_gpus_as_nvml_tells_of_them(monkeypatch):
     assert 'llm_gpu_temperature_celsius{gpu="1"} 61.0' in text
 
 
+def test_a_gpu_that_fell_off_the_bus(monkeypatch):
+    class NVMLError(Exception):
+        pass
+
+    class Nvml:
+        NVML_TEMPERATURE_GPU = 0
+        lost = {0}
+
+        def nvmlDeviceGetCount(self):
+            if self.lost is None:
+                raise NVMLError("uninitialized")
+            return 2
+
+        def nvmlDeviceGetHandleByIndex(self, index):
+            if index in self.lost:
+                raise NVMLError("GPU is lost")
+            return index
+
+        def nvmlDeviceGetMemoryInfo(self, handle):
+            return type("Memory", (), {"used": 1, "total": 2})
+
+        def nvmlDeviceGetUtilizationRates(self, handle):
+            raise NVMLError("unknown error")
+
+        nvmlDeviceGetTemperature = lambda self, handle, sensor: 61  # noqa: E731
+
+    Nvml.NVMLError = NVMLError
+    monkeypatch.setattr(process, "_nvml", Nvml)
+    assert [gpu.name for gpu in process.gpus()] == ["1"]
+    Nvml.lost = None
+    assert process.gpus() == []
+    assert Telemetry().snapshot()["gpus"] == []
+    assert b"llm_queue_depth 0.0" in Telemetry().exposition()[0]
+
+
 @pytest.mark.gpu
 def test_a_real_gpu():
     torch = pytest.importorskip("torch")
@@ -118,7 +157,7 @@ def test_gc_pauses_reach_the_metric():
     finally:
         stop()
     text = telemetry.exposition()[0].decode()
-    assert 'llm_gc_pause_seconds_count{generation="2"} 1.0' in text
+    assert 'llm_gc_pause_seconds_count{generation="2",process="api"} 1.0' in text
     stop()  # a second time nothing happens
     assert telemetry.gc_pauses not in gc.callbacks
 
@@ -138,6 +177,12 @@ def test_burn_rate_and_price():
     assert burn_rate(bad=144, total=10_000, objective=0.999) == pytest.approx(14.4)
     assert burn_rate(bad=0, total=0, objective=0.999) == 0
     assert price(7200, 1.5) == 3.0
+    for objective in (99.9, 1, 0):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            burn_rate(1, 2, objective)
+    for for_s in (-1, float("nan")):
+        with pytest.raises(ValueError, match="at least 0"):
+            Alert(for_s)
 
 
 def test_histograms_of_several_servers_are_added():
@@ -151,8 +196,42 @@ def test_histograms_of_several_servers_are_added():
     with pytest.raises(ValueError, match="different bounds"):
         merged([a, Histogram("h", "H", (1.0, 3.0))])
 
+    with pytest.raises(ValueError, match="no histogram"):
+        merged([])
 
-@pytest.mark.parametrize("bounds", [(), (1.0, 1.0), (2.0, 1.0), (1.0, float("inf"))])
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf")])
+def test_values_that_arent_counted(value):
+    histogram = Histogram("h", "H", (1.0,))
+    with pytest.raises(ValueError, match="h: can't count"):
+        histogram.observe(value)
+    assert histogram.counts == [0, 0]
+    assert histogram.sum == 0
+
+
+@pytest.mark.parametrize("openmetrics", [False, True])
+def test_what_the_hand_made_metrics_write_can_be_read(openmetrics):
+    """By prometheus-client: NumPy's numbers, a counter that never counted, an exemplar whose id is too long."""
+    histogram, counter = Histogram("h", "H", np.array([1, 2])), Counter("hits_total", "Hits")
+    histogram.observe(np.float64(0.5), "a" * 118)
+    histogram.observe(np.float32(1.5), "b" * 119)
+    read = read_openmetrics if openmetrics else read_text
+    families = read(exposition([histogram, counter], openmetrics))
+    samples = {(s.name, s.labels.get("le")): s for family in families for s in family.samples}
+    assert samples["h_sum", None].value == 2.0
+    assert samples["h_bucket", "2.0"].value == 2.0
+    assert samples["hits_total", None].value == 0
+    assert (samples["h_bucket", "1.0"].exemplar is not None) == openmetrics
+    assert samples["h_bucket", "2.0"].exemplar is None
+
+
+def test_an_id_fits_into_an_exemplar():
+    longest = "x" * (EXEMPLAR_CHARS - len("request_id"))
+    assert request_id_from(longest) == longest
+    assert len(request_id_from(longest + "x")) == 32
+
+
+@pytest.mark.parametrize("bounds", [(), (1.0, 1.0), (2.0, 1.0), (1.0, float("inf")), (1.0, float("nan"))])
 def test_bounds_that_are_none(bounds):
     with pytest.raises(ValueError, match="h: bounds"):
         Histogram("h", "H", bounds)
@@ -162,9 +241,14 @@ def test_a_counter_refuses_what_isnt_its_own():
     counter = Counter("c_total", "C", ("route",))
     with pytest.raises(ValueError, match="c_total: a counter only grows"):
         counter.inc(-1, route="/")
+    for name, labels in (("hits", ()), ("hits_total", "route")):
+        with pytest.raises(ValueError, match="ends in _total"):
+            Counter(name, "Hits", labels)
     with pytest.raises(ValueError, match="the labels must be"):
         counter.inc(status=200)
     assert exposition([counter], openmetrics=True).endswith("# EOF\n")
+    with pytest.raises(ValueError, match="1 bounds have 2 cumulative counts, not 3"):
+        histogram_quantile(0.5, (1.0,), [1, 2, 3])
 
 
 def test_two_servers_in_one_process_share_no_metric():

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from shared.observability.trace import chrome_trace
-from tests.observability.scenes import served, stats
+from tests.observability.scenes import served, stats, value
 
 
 def test_batches_lived_through_are_told(telemetry):
@@ -44,6 +44,29 @@ def test_snapshot_is_json_and_tells_the_last_minutes(telemetry, clock):
     assert shot["uptime_s"] == 411
     assert [row["id"] for row in shot["traces"]] == ["old", "r0", "r1", "r2", "r3"]
     assert shot["traces"][1]["first_token"] == pytest.approx(0.5)
+
+
+def test_only_what_the_server_failed_is_an_error(telemetry):
+    """As the metrics count it: refusals, callers who left and requests that can't be served are apart."""
+    endings = {"generation_failed": 200, "timeout": 504, "cancelled": 499, "invalid_value": 400, "queue_full": 429,
+               "engine_away": 503}  # fmt: skip
+    for error, status in endings.items():
+        served(telemetry, error=error, status=status)
+    telemetry.refused("queue_full")
+    telemetry.refused("engine_away")
+    totals = telemetry.snapshot()["totals"]
+    assert totals["errors"] == {"generation_failed": 1, "timeout": 1}
+    assert (totals["cancelled"], totals["bad_requests"]) == (1, {"invalid_value": 1})
+    assert totals["refusals"] == {"queue_full": 1, "engine_away": 1}
+    for kind in endings:
+        assert (value(telemetry, "llm_errors_total", kind=kind) or 0) == totals["errors"].get(kind, 0)
+
+
+def test_versions_that_run_side_by_side_add_up(telemetry, clock):
+    for version, running in (("v1", 7), ("v2", 5), ("v1", 6), ("v2", 7)):
+        telemetry.step("tiny", version, stats(num_running=running))
+    clock.now += 1
+    assert telemetry.snapshot()["series"]["running"][-1] == 14
 
 
 def test_nothing_grows_without_end(telemetry):

@@ -1,9 +1,15 @@
 """What the server tells Prometheus: counts, latencies, exemplars, refusals, restarts, cost."""
 
+import logging
+import math
+import re
+from pathlib import Path
+
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
+from shared.observability.serving_metrics import BAD_REQUESTS, ERROR_KINDS, EVENTS, REFUSALS
 from shared.observability.telemetry import MAX_LABELS, Telemetry
 from tests.observability.scenes import served, stats, value
 
@@ -47,11 +53,11 @@ def test_exemplars_lead_from_a_bucket_to_a_request(telemetry):
     assert b"slow-one" not in telemetry.exposition("text/plain")[0]  # the older format has no place for it
 
 
-def test_an_id_too_long_for_an_exemplar_is_left_out(telemetry):
-    served(telemetry, "x" * 128)
+def test_a_long_id_is_cut_in_an_exemplar(telemetry):
+    served(telemetry, "x" * 100 + "y" * 28)
     text, _ = telemetry.exposition("application/openmetrics-text; version=1.0.0")
-    assert b"xxx" not in text
-    assert value(telemetry, "gen_ai_server_time_to_first_token_seconds_count") == 1
+    found = {s.exemplar.labels["request_id"] for f in read_openmetrics(text.decode()) for s in f.samples if s.exemplar}
+    assert found == {"x" * 100 + "y" * 18}  # OpenMetrics allows 128 characters, of which 10 are "request_id"
 
 
 @pytest.mark.parametrize(
@@ -86,24 +92,108 @@ def test_failures_and_refusals_stay_out_of_the_good_latencies(telemetry):
     served(telemetry, status=500, error="internal_error", ttft=0.001, e2e=0.002)
     served(telemetry, status=429, error="queue_full", queued=None, started=None, first_token=None, e2e=0.001)
     assert value(telemetry, "gen_ai_server_request_duration_seconds_count", error_type="") is None
-    assert value(telemetry, "gen_ai_server_request_duration_seconds_count", error_type="internal_error") == 1
+    assert value(telemetry, "gen_ai_server_request_duration_seconds_count", error_type="_OTHER") == 1
     assert not value(telemetry, "gen_ai_server_time_to_first_token_seconds_count")
     assert telemetry.p99_s() is None
     assert telemetry.snapshot()["latency"]["e2e"]["n"] == 0
 
 
 def test_labels_are_bounded(telemetry):
+    before = {family.name: len(family.samples) for family in read_text(telemetry.exposition()[0].decode())}
     for k in range(MAX_LABELS + 30):
-        served(telemetry, f"r{k}", route=f"/{k}", model=f"model-{k}", version=f"v{k}", error=f"kind-{k}", status=500)
+        served(telemetry, f"r{k}", route=f"/{k}", error=f"kind-{k}", status=500, degraded=f"how-{k}")
+        served(telemetry, f"b{k}", error=f"bad-{k}", status=400)
         telemetry.refused(f"reason-{k}")
         telemetry.event(f"kind-{k}", "something", version=f"v{k}")
-        telemetry.step(f"model-{k}", f"v{k}", stats())
-    families = list(read_text(telemetry.exposition()[0].decode()))
-    for family in families:
-        for label in ("route", "gen_ai_request_model", "model", "version", "kind", "reason", "error_type"):
-            seen = {sample.labels[label] for sample in family.samples if label in sample.labels}
-            assert len(seen) <= MAX_LABELS + 12, f"{family.name} has {len(seen)} values of {label}"  # + those preset
+    for family in read_text(telemetry.exposition()[0].decode()):
+        if family.type == "counter":
+            assert len(family.samples) - before[family.name] <= MAX_LABELS + 1, family.name
+        for label in ("error_type", "version"):
+            assert len({sample.labels.get(label) for sample in family.samples}) <= 4, family.name
     assert value(telemetry, "http_requests_total", route="other") == 30
+    assert value(telemetry, "llm_refusals_total", reason="other") == 30
+    served(telemetry, status=500, error="internal_error")  # what is known beforehand never becomes "other"
+    assert value(telemetry, "llm_errors_total", kind="internal_error") == 1
+
+
+def series(telemetry, *without: str) -> set[tuple]:
+    found = (s for f in telemetry.metrics.registry.collect() for s in f.samples)
+    return {(s.name, *sorted(s.labels.items())) for s in found if s.name not in without}
+
+
+def test_no_series_is_left_of_a_version_that_was_unloaded(telemetry):
+    before = series(telemetry)
+    for k in range(MAX_LABELS + 6):
+        version = f"v{k}"
+        telemetry.event("engine_ready", "ready", version=version, model="tiny")
+        telemetry.step("tiny", version, stats(7, preemptions=1, kv_waste=0.5, gc_pauses=[(2, 0.3)]))
+        served(telemetry, version=version, machine_s=1.0)
+        served(telemetry, version=version, route="/v1/completions", status=504, error="timeout")
+        telemetry.event("engine_died", "killed", version=version, model="tiny")
+        assert len(series(telemetry)) > len(before)
+        telemetry.event("version_unloaded" if k % 2 else "version_failed", "gone", version=version, model="tiny")
+        assert series(telemetry) == before
+    assert telemetry.snapshot()["totals"]["preemptions"] == MAX_LABELS + 6  # what they did isn't undone
+
+
+def test_versions_are_never_mixed_up_however_many_there_were(telemetry):
+    for k in range(MAX_LABELS + 6):
+        telemetry.event("engine_ready", "ready", version=f"v{k}", model="tiny")
+        telemetry.event("version_unloaded", "gone", version=f"v{k}", model="tiny")
+    for name in "ab":
+        telemetry.event("engine_ready", "ready", version=name, model="tiny")
+        telemetry.step("tiny", name, stats(7))
+    telemetry.event("engine_died", "killed", version="a", model="tiny")
+    assert value(telemetry, "llm_engine_up", version="a") == 0
+    assert value(telemetry, "llm_engine_up", version="b") == 1
+    telemetry.event("version_unloaded", "gone", version="a", model="tiny")
+    assert value(telemetry, "llm_engine_up", version="b") == 1
+    assert value(telemetry, "llm_running", version="b") == 3
+    assert value(telemetry, "llm_engine_up", version="a") is None
+
+
+def test_all_series_of_a_version_are_there_when_its_engine_is(telemetry):
+    telemetry.event("engine_ready", "ready", version="v1", model="tiny")
+    telemetry.step("tiny", "v1", stats(kv_waste=0.5))
+    before = series(telemetry)
+    for route in ("/v1/chat/completions", "/v1/completions"):
+        for error, status in (("", 200), ("timeout", 504), ("cancelled", 499), ("generation_failed", 500)):
+            served(telemetry, route=route, error=error, status=status, machine_s=1.0, degraded="shorter")
+        served(telemetry, route=route, error="invalid_value", status=400, queued=None)
+        served(telemetry, route=route, error="engine_away", status=503, queued=None)
+    for reason in ("queue_full", "engine_away"):
+        telemetry.refused(reason)
+    for kind in ("engine_died", "engine_restarted", "version_promoted", "traffic_shifted"):
+        telemetry.event(kind, "…", version="v1", model="tiny")
+    telemetry.step("tiny", "v1", stats(gc_pauses=[(0, 0.001), (1, 0.001), (2, 0.3)], kv_waste=0.5))
+    assert series(telemetry) == before
+
+
+def test_what_the_server_calls_things_is_known_beforehand():
+    """Against the server's own source: the kinds that it counts have their series from the start."""
+    root = Path(__file__).resolve().parents[2] / "shared/serving"
+    files = [root / "errors.py", *(f for f in root.glob("*/*.py") if f.parent.name not in ("bench", "deploy"))]
+    code = "".join(file.read_text(encoding="utf-8") for file in files)
+    events = set(re.findall(r'(?:_tell|on_event)\(\s*"(\w+)"', code)) | {"engine_hung", "engine_died"}
+    assert len(events) > 10
+    assert events <= set(EVENTS)
+    kinds = set(re.findall(r'code="(\w+)"', code)) | {"timeout", "context_length_exceeded"}
+    of_operators = {"admin_closed", "invalid_http", "invalid_model", "not_enough_memory", "version_not_found"}
+    renamed = {"deadline_passed"}  # to "timeout"
+    assert kinds - of_operators - renamed <= {*ERROR_KINDS, *BAD_REQUESTS, *REFUSALS}
+
+
+def test_a_request_that_ends_twice_counts_once(telemetry):
+    trace = served(telemetry)
+    telemetry.finish(trace)
+    assert value(telemetry, "http_requests_total", route="/v1/chat/completions", status="200") == 1
+
+
+@pytest.mark.parametrize("wrong", [{"log_full_share": 50}, {"log_full_share": -1}, {"log_full_share": float("nan")},
+                                   {"cost": -1.0}, {"cost": float("nan")}, {"cost": float("inf")}])  # fmt: skip
+def test_settings_that_are_none(wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
+        Telemetry(**wrong)
 
 
 def test_totals_survive_an_engine(telemetry):
@@ -118,6 +208,16 @@ def test_totals_survive_an_engine(telemetry):
     assert value(telemetry, "llm_busy_seconds_total", version="v1") == pytest.approx(0.08)
 
 
+def test_an_engine_that_soon_did_more_than_the_one_before(telemetry):
+    """The old one was ended early; the first step of the new one makes a token for each of many answers."""
+    telemetry.step("tiny", "v1", stats(3, hit_tokens=500, asked_tokens=1000))
+    telemetry.event("engine_restarted", "again", version="v1", model="tiny")
+    telemetry.step("tiny", "v1", stats(8, hit_tokens=0, asked_tokens=400))
+    assert value(telemetry, "llm_generated_tokens_total", version="v1") == 11
+    assert value(telemetry, "llm_prefix_hit_tokens_total", version="v1") == 500
+    assert value(telemetry, "llm_prefix_asked_tokens_total", version="v1") == 1400
+
+
 def test_steps(telemetry):
     telemetry.step("tiny", "v1", stats())
     assert value(telemetry, "llm_running", version="v1") == 3
@@ -128,11 +228,22 @@ def test_steps(telemetry):
     assert value(telemetry, "llm_batch_requests_bucket", le="4.0", version="v1") == 1
 
 
+def test_an_engine_at_rest_says_so_without_a_step(telemetry):
+    telemetry.step("tiny", "v1", stats(7))
+    at_rest = {"seconds": 0.0, "num_running": 0, "num_waiting": 0, "batch_tokens": 0, "num_free_blocks": 100}
+    telemetry.step("tiny", "v1", stats(7, **at_rest))
+    assert value(telemetry, "llm_running", version="v1") == 0
+    assert value(telemetry, "llm_kv_blocks", state="used") == 0
+    assert value(telemetry, "llm_step_seconds_count", version="v1") == 1
+    assert value(telemetry, "llm_batch_requests_count", version="v1") == 1
+
+
 def test_waste_is_told_where_it_is_known(telemetry):
     telemetry.step("tiny", "v1", stats())
     assert value(telemetry, "llm_kv_waste_ratio", version="v1") is None
     telemetry.step("tiny", "v1", stats(kv_waste=0.125))
     assert value(telemetry, "llm_kv_waste_ratio", version="v1") == 0.125
+    assert telemetry.snapshot()["kv_waste"] == {"v1": 0.125}
 
 
 def test_an_engine_that_dies_and_comes_back(telemetry):
@@ -176,3 +287,45 @@ def test_gauges_ask_when_they_are_read(telemetry):
     assert value(telemetry, "llm_requests_in_flight") == 2
     telemetry.finish(open_one)
     assert value(telemetry, "llm_requests_in_flight") == 1
+
+
+def test_one_requests_cost_is_in_its_log_line_and_its_trace(telemetry, caplog):
+    with caplog.at_level(logging.INFO, "server"):
+        served(telemetry, "dear", machine_s=2.0)
+        served(telemetry, "unknown")
+    dear, unknown = (record.fields for record in caplog.records)
+    assert (dear["machine_s"], dear["cost"]) == (2.0, 0.002)
+    assert "cost" not in unknown
+    first, second = telemetry.snapshot()["traces"]
+    assert (first["machine_s"], first["cost"], second["cost"]) == (2.0, pytest.approx(0.002), None)
+
+
+def test_pauses_of_an_engine_in_a_process_of_its_own(telemetry):
+    telemetry.step("tiny", "v1", stats())
+    telemetry.step("tiny", "v1", stats(gc_pauses=[(0, 0.001), (2, 0.3)]))
+    telemetry.step("tiny", "v1", stats(gc_pauses=[(2, 0.1)]))
+    name = "llm_gc_pause_seconds"
+    assert value(telemetry, f"{name}_count", process="engine-v1", generation="2") == 2
+    assert value(telemetry, f"{name}_sum", process="engine-v1", generation="2") == pytest.approx(0.4)
+    assert value(telemetry, f"{name}_sum", process="engine-v1", generation="0") == pytest.approx(0.001)
+    assert value(telemetry, f"{name}_count", process="api", generation="2") == 0
+
+
+def test_one_number_that_cannot_be_had_leaves_the_others(telemetry, monkeypatch, caplog):
+    def broken():
+        raise RuntimeError("not now")
+
+    monkeypatch.setattr("shared.observability.collectors.gpus", broken)
+    monkeypatch.setattr("shared.observability.telemetry.gpus", broken)
+    telemetry.queue_depth = telemetry.queue_capacity = telemetry.processes = broken
+    for _ in range(2):
+        telemetry.step("tiny", "v1", stats(7))
+        served(telemetry)
+        assert telemetry.snapshot()["totals"]["output_tokens"]
+        assert value(telemetry, "llm_generated_tokens_total", version="v1") == 7
+    assert math.isnan(value(telemetry, "llm_queue_depth"))
+    assert value(telemetry, "llm_process_resident_memory_bytes", process="api") is None
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(said) == len(set(said)) >= 4  # once for each, and not with every scrape
+    telemetry.queue_depth = lambda: 5
+    assert value(telemetry, "llm_queue_depth") == 5

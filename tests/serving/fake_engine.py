@@ -72,7 +72,7 @@ def main() -> None:
                 begin(arguments.plan, outbox)
                 outbox.put(pack("ready", {**LIMITS, "version": fields[0]["version"]}))
             elif kind == "ping":
-                outbox.put(pack("pong", fields[0], steps, began))
+                outbox.put(pack("pong", began))
             elif kind == "map":
                 outbox.put(pack("map", fields[0], bytes([len(running)])))
             elif kind == "abort":

@@ -57,17 +57,18 @@ class SimulatedEngine:
         self.started.append((request_id, params))
         loop, queue = asyncio.get_running_loop(), asyncio.Queue()
         self.running[request_id] = SimpleNamespace(left=params.max_tokens, queue=queue, trace=trace, on_end=on_end)
-        if trace is not None:
-            trace.started = loop.time()
         if self._steps is None or self._steps.done():
             self._steps = asyncio.ensure_future(self._run())
         return Outputs(queue, params.n, lambda: self.abort(request_id), loop)
 
     async def _run(self) -> None:
         while self.running:
+            began = asyncio.get_running_loop().time()
             await asyncio.sleep(self.step_s(len(self.running)))
             await self.back.wait()
             for request_id, request in list(self.running.items()):
+                if request.trace.started is None:
+                    request.trace.started = max(began, request.trace.queued)
                 request.left -= 1
                 request.trace.output_tokens += 1
                 if request.trace.first_token is None:
@@ -100,21 +101,32 @@ def service_over(*engines: SimulatedEngine, **settings: Any) -> Service:
     return Service(versions, telemetry, clock=clock, **settings)
 
 
-def request(key: Key = ANYONE, request_id: str = "id") -> Any:
+def request(key: Key = ANYONE, request_id: str = "id", address: str = "") -> Any:
     """What begin wants of a request."""
     state = SimpleNamespace(key=key, request_id=request_id, arrived=asyncio.get_running_loop().time())
-    return SimpleNamespace(state=state, scope={"route": SimpleNamespace(path="/v1/chat/completions")})
+    return SimpleNamespace(
+        state=state,
+        scope={"route": SimpleNamespace(path="/v1/chat/completions"), "client": (address, 1) if address else None},
+    )
 
 
-async def ask(service: Service, tokens: int, key: Key = ANYONE, timeout: float | None = None) -> Any:
+async def ask(
+    service: Service,
+    tokens: int,
+    key: Key = ANYONE,
+    timeout: float | None = None,
+    model: str = "big",
+    address: str = "",
+) -> Any:
     """One request from begin to end, as a route would. Returns its call, with `status` and `text`."""
     try:
-        call = service.begin(request(key), "big", timeout)
+        call = service.begin(request(key, address=address), model, timeout)
     except ApiError as error:
         return SimpleNamespace(status=error.status, error=error, text="")
     call.status, call.error, call.text = 200, None, ""
     try:
-        run = await service.outputs(call, [1] * 5, SamplingParams(max_tokens=tokens))
+        [params] = service.admit(call, [[1] * 5], [SamplingParams(max_tokens=tokens)])
+        run = await service.outputs(call, [1] * 5, params)
         async for output in run:
             call.text += output.text
     except ApiError as error:

@@ -110,7 +110,7 @@ def test_stop(server):
 
 def test_the_conversation_reaches_the_model(server):
     messages = [
-        {"role": "system", "content": "S"},
+        {"role": "developer", "content": "S"},  # the same as system
         {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]},
         {"role": "assistant", "content": "A", "refusal": None, "tool_calls": None, "annotations": None},
         {"role": "user", "content": ""},

@@ -1,5 +1,6 @@
 """`python -m shared.serving` as a process: how it starts, what it says, how it ends."""
 
+import errno
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import tempfile
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import httpx
@@ -21,7 +23,7 @@ from shared.inference.attention import BACKENDS
 from shared.serving.__main__ import listen, load_keys
 from shared.serving.engines.engine import EngineFailed
 from shared.serving.engines.process_engine import ProcessEngine
-from shared.serving.run import ready_lines, serve
+from shared.serving.run import Complaints, ready_lines, serve
 from shared.serving.settings import Attention, Settings
 from tests.serving.live import until, write_tiny_model
 from tests.serving.test_recovery import alive
@@ -254,11 +256,33 @@ def test_a_public_address_needs_a_key(capsys):
 
 def test_options_that_are_wrong_are_told_at_once(tmp_path):
     assert "there is no such folder" in failing("--model", tmp_path / "missing", "--port", 0)
+    assert "no config.json" in failing("--degrade", tmp_path, "--port", 0)
+    assert "--cost-per-hour inf: must be" in failing("--cost-per-hour", "inf")
+    assert "--grace inf: must be" in failing("--grace", "inf")
     unknown = failing("--attention", "quick")
     assert "--attention" in unknown
     for name in ("auto", *BACKENDS):
         assert name in unknown
     assert "can't be sent in a header" in failing("--port", 0, env={**ENV, "API_KEY": "sésame"})
+
+
+def test_want_of_files_is_told_once_a_minute(caplog):
+    """asyncio asks for each connection again and again, and would write megabytes of tracebacks."""
+    now, told = [0.0], []
+    loop = SimpleNamespace(default_exception_handler=told.append)
+    complain = Complaints(lambda: now[0])
+    full = {"message": "accept", "exception": OSError(errno.EMFILE, "Too many open files"), "socket": None}
+    for second in range(100):
+        now[0] = float(second)
+        complain(loop, full)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == ["no connection can be taken in before others are closed: Too many open files"] * 2
+    assert not told
+    others = [{"message": "a bug", "exception": ValueError()}, {"message": "lost", "exception": full["exception"]},
+              {"message": "a word"}]  # fmt: skip
+    for other in others:
+        complain(loop, other)
+    assert told == others
 
 
 @pytest.mark.parametrize("key", ["sésame", "two words", "  ", "new\nline", "tab\t"])

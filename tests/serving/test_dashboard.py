@@ -102,7 +102,8 @@ def test_the_state_needs_the_admin_key_and_the_page_none(model):
         policy = server.get("/dashboard").headers["Content-Security-Policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
-        for path in ("/static/..%2fapp.py", "/static/%2e%2e/app.py", "/static/nothing.js", "/static/"):
+        for path in ("/static/..%2fapp.py", "/static/%2e%2e/app.py", "/static/nothing.js", "/static/",
+                     f"/static/{'x' * 5000}.js", "/static/.js", "/static/chat.js/"):  # fmt: skip
             assert server.get(path).status_code == 404
 
 
@@ -156,7 +157,7 @@ def test_an_engine_that_does_not_answer_holds_up_nothing(model):
 
 def test_the_page_shows_what_happens_and_that_the_server_has_gone(browser, model):
     phone = {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark"}
-    service = scripted(model, max_num_seqs=2, settings=OPEN)
+    service = scripted(model, max_num_seqs=2, settings=OPEN, telemetry=Telemetry(debug=True, cost=3.0))
     with serving(service) as server, open_page(browser, server, "/dashboard", **phone) as page:
         expect(page.get_by_role("heading", name="No requests yet")).to_be_visible()
         expect(page.get_by_role("status")).to_contain_text("live")
@@ -168,6 +169,7 @@ def test_the_page_shows_what_happens_and_that_the_server_has_gone(browser, model
         expect(page.locator("#queue")).to_contain_text("anyone")
         turnstile.allow(2)
         blocks = page.locator("#maps canvas")
+        expect(page.locator("#maps p")).to_contain_text(re.compile(r" · waste \d+%$"))
         expect(blocks).to_have_attribute("aria-label", re.compile(r"^v1: 200 blocks .* 194 free · 0 cached · 6 used"))
         used = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--used')")
         drawn = """(canvas) => { const [r, g, b] = canvas.getContext("2d").getImageData(2, 2, 1, 1).data;
@@ -180,7 +182,12 @@ def test_the_page_shows_what_happens_and_that_the_server_has_gone(browser, model
             thread.join(20)
         expect(page.locator("#running")).to_have_text("0")
         expect(page.locator("#latency [data-of=ttft] td").last).to_have_text("3")
+        expect(page.locator("#latency [data-of=ttft] td")).to_have_count(6)  # five percentiles, and of how many
         expect(page.locator("#waterfall .track")).to_have_count(3)
+        expect(page.locator("#waterfall .spent").first).to_have_text(re.compile(r"^\d\.\d{3} s · [\d.e-]+$"))
+        assert server.post(PATH, json=chat(temperature=9)).status_code == 400  # not the server's error
+        expect(page.locator("#counts")).to_contain_text("can't be served1")
+        expect(page.locator("#errors")).to_have_text("0")
         expect(page.get_by_role("heading", name="No requests yet")).to_be_hidden()
         page.locator("tbody dfn[data-term=tpot]").focus()
         expect(page.get_by_role("tooltip")).to_contain_text("Time per output token")

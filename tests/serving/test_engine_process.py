@@ -134,6 +134,7 @@ def test_what_it_tells(loop, engine):
         return await engine.block_map()
 
     blocks = loop.run(test())
+    steps = [step for step in steps if step.batch_tokens]  # the others tell how it is at rest
     assert [step.generated_tokens for step in steps] == sorted(step.generated_tokens for step in steps)
     assert steps[0].batch_tokens == 50
     assert steps[-1].num_blocks == len(blocks) == engine.limits.num_blocks
@@ -142,7 +143,11 @@ def test_what_it_tells(loop, engine):
 
 
 def test_who_leaves_leaves_nothing_behind(loop, engine):
+    """And the last that is told of the blocks is how they are at rest."""
+
     async def test():
+        steps = []
+        engine.on_step = steps.append
         outputs = [engine.generate([1, 2, 3], PARAMS[3], str(i)) for i in range(5)]
         await anext(outputs[0])
         await outputs[0].aclose()
@@ -158,6 +163,15 @@ def test_who_leaves_leaves_nothing_behind(loop, engine):
             await asyncio.sleep(0.001)
         assert len(engine._requests) == 0
         assert not engine._requests._by_number
+        while steps[-1].batch_tokens:
+            await asyncio.sleep(0.001)
+        at_rest, blocks = steps[-1], await engine.block_map()
+        assert (at_rest.num_running, at_rest.seconds, at_rest.num_free_blocks) == (0, 0, len(blocks))
+        assert at_rest.num_cached_blocks == blocks.count(255)
+        assert at_rest.generated_tokens == steps[-2].generated_tokens
+        told = len(steps)
+        await asyncio.sleep(0.3)
+        assert len(steps) == told
 
     loop.run(test())
 

@@ -140,7 +140,8 @@ def test_tokens_per_minute_are_what_was_used(model):
 
 
 def test_how_long_a_limit_takes_to_come_back_is_written():
-    written = {0.0: "0ms", 0.0201: "21ms", 1: "1s", 1.5: "1.5s", 59.25: "59.25s", 66: "1m6s", 3600: "60m0s"}
+    written = {0.0: "0ms", 0.0201: "21ms", 1: "1s", 1.5: "1.5s", 59.25: "59.25s", 66: "1m6s", 3600: "60m0s",
+               0.9999: "1s", 59.9999: "1m0s", 119.95: "1m59.95s", 119.9999: "2m0s"}  # fmt: skip
     assert {seconds: duration(seconds) for seconds in written} == written
 
 
@@ -223,11 +224,17 @@ def test_keys_of_the_options(tmp_path, capsys):
     assert [ring.find(text).name for text in "abc"] == ["alice", "default", "admin"]
     assert ring.find("d") is None
     file.write_text('\n{"name": "alice", "key": "hush-hush"}\n')
+    nobodys = [tmp_path / name for name in ("empty", "comments", "operators")]
+    operator = json.dumps({"name": "op", "sha256": hash_key("o"), "admin": True})
+    for path, text in zip(nobodys, ("", "# none\n\n", operator), strict=True):
+        path.write_text(text)
+    assert len(load_keys(nobodys[-1], "callers", None).keys) == 2
     for path, api_key, told in (
         (file, None, f"{file}, line 2"),
         (tmp_path / "none", None, "can't be read"),
         (None, "with a space", "no spaces"),
         (None, "same", "twice"),
+        *((path, None, "no caller's key") for path in nobodys),
     ):
         with pytest.raises(SystemExit):
             load_keys(path, api_key, "same")

@@ -155,6 +155,7 @@ def test_an_answer_that_is_not_finished_in_time(client, server, model):
     assert late.value.code == "deadline_passed"
     turnstile.allow(1)
     until(lambda: not server.engine._requests)
+    turnstile.allow(2)
     ask = {"model": "scripted", "messages": MESSAGES, "stream": True, "extra_body": {"timeout": 0.3}}
     stream = client.chat.completions.create(**ask)
     with pytest.raises(openai.APIError, match="not finished") as late:

@@ -7,7 +7,7 @@ import pytest
 from shared.serving.guard.keys import KeyRing
 from tests.inference.scripted import ScriptedModel, Turnstile
 from tests.serving.browsing import expect, fits, launch, open_page
-from tests.serving.live import scripted, serving, until
+from tests.serving.live import hold, scripted, serving, until
 
 browser = pytest.fixture(scope="module")(launch)
 ANSWER = "Paris <b>is</b> the capital. 😀"
@@ -53,6 +53,7 @@ def read(model) -> str:
 def test_a_conversation(browser, server, model):
     with open_page(browser, server) as page:
         expect(page.get_by_role("status")).to_have_text("scripted")
+        expect(page.get_by_role("status")).to_have_attribute("title", "scripted")  # a phone shows its beginning
         expect(page.get_by_role("button", name="Send")).to_be_disabled()
         ask(page, "<i>Capital</i>?")
         answer = page.locator(".assistant .text")
@@ -63,6 +64,7 @@ def test_a_conversation(browser, server, model):
         expect(page.locator(".facts")).to_have_count(2)
         assert read(model) == f"u:<i>Capital</i>?\na:{ANSWER}\nu:More\na:"
         page.get_by_role("button", name="Regenerate the answer").click()
+        expect(page.get_by_label("Your message")).to_be_focused()  # the button is gone
         expect(page.locator(".facts")).to_have_count(2)
         until(lambda: len(model.prompts) == 3)
         assert read(model) == f"u:<i>Capital</i>?\na:{ANSWER}\nu:More\na:"
@@ -95,7 +97,7 @@ def test_markdown_is_shown_and_html_is_not_run(browser):
         page.add_init_script("window.alert = () => { document.title = 'run' }")
         page.get_by_role("button", name="Settings").click()
         page.get_by_label("Longest answer").fill("400")
-        page.keyboard.press("Escape")
+        page.get_by_role("button", name="Save").click()
         # Whatever was shown while it was written: markers that never belonged there, and how often code blocks came.
         page.evaluate("""() => {
             window.seen = []; window.made = 0;
@@ -133,7 +135,10 @@ def test_keys_and_settings(browser, server, model):
         page.get_by_role("button", name="Settings").click()
         for name, value in {"Longest answer": "5", "System prompt": "Be brief", "Top-p": "0.9", "Seed": "7"}.items():
             page.get_by_label(name).fill(value)
-        page.keyboard.press("Escape")
+        page.get_by_role("button", name="Save").click()
+        page.get_by_role("button", name="Settings").click()
+        page.get_by_label("Longest answer").fill("6")
+        page.keyboard.press("Escape")  # leaves everything as it was
         box = page.get_by_label("Your message")
         box.fill("one")
         page.keyboard.press("Shift+Enter")
@@ -205,6 +210,13 @@ def test_errors_can_be_read_and_tried_again(browser, server, model):
         expect(page.locator(".facts")).to_have_count(1)
         expect(page.get_by_role("alert")).to_have_count(0)
         assert read(model) == "u:Short\na:"
+        ask(page, "y" * 180)  # with what was said before, it is too long
+        expect(page.get_by_role("alert")).to_contain_text("This conversation has become longer than the model can read")
+        page.get_by_role("button", name="Start a new chat").click()
+        expect(page.locator(".message")).to_have_count(0)
+        expect(page.get_by_label("Your message")).to_have_value("y" * 180)
+        page.keyboard.press("Enter")
+        expect(page.locator(".facts")).to_have_count(1)
 
 
 def test_a_server_that_goes_away(browser, server, model):
@@ -220,10 +232,39 @@ def test_a_server_that_goes_away(browser, server, model):
         expect(page.locator(".assistant .text")).to_have_text(ANSWER)
 
 
+def test_models_are_asked_for_once_and_a_slow_engine_is_waited_for(browser, server, model):
+    """To ask for the models costs a request of the key's limit; to ask whether the server is there costs nothing."""
+    with open_page(browser, server) as page:
+        expect(page.get_by_role("status")).to_have_text("scripted")
+        asked = []
+        page.on("request", lambda request: asked.append(request.url.partition("/v1/")[2]))
+        page.route("**/health/ready", lambda route: route.fulfill(status=503, json={"status": "not ready"}))
+        turnstile = hold(model, 3)
+        ask(page, "Hi")
+        expect(page.locator(".pace")).to_have_text(re.compile(r"^3 tokens .* waiting for the engine"))
+        expect(page.get_by_role("status")).to_have_text("scripted · waiting for the engine")
+        page.get_by_role("button", name="Stop").click()
+        turnstile.allow(1000)
+        ask(page, "Again")  # it is let in, and waits
+        expect(page.locator(".facts")).to_have_count(2)
+        page.unroute("**/health/ready")
+        assert [path for path in asked if path] == ["chat/completions", "chat/completions"]
+        gone = {"error": {"message": "There is no such model.", "code": "model_not_found"}}
+        page.route("**/chat/completions", lambda route: route.fulfill(status=404, json=gone))
+        with page.expect_request("**/v1/models"):
+            ask(page, "More")
+
+
 def test_the_key(browser, model):
     keys = KeyRing.load(api_key="sesame")
     with serving(scripted(model, keys=keys)) as server, open_page(browser, server) as page:
         key = page.get_by_label("API key")
+        expect(key).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("status")).to_have_text("needs a key: see Settings")
+        page.get_by_role("button", name="Settings").click()
+        page.get_by_role("button", name="Enter the API key").click()
+        expect(page.get_by_role("heading", name="This server needs a key")).to_be_visible()
         key.fill("wrong")
         page.keyboard.press("Enter")
         expect(page.get_by_role("heading", name="didn't take that key")).to_be_visible()

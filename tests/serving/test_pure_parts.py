@@ -18,7 +18,7 @@ from shared.serving.guard.deadline import Deadline, DeadlinePassed, within
 from shared.serving.guard.drain import Drain, Draining
 from shared.serving.guard.keys import Key, KeyFileError, KeyRing, hash_key, new_key
 from shared.serving.guard.token_bucket import TokenBucket
-from shared.serving.models.router import NothingToRollBack, Router
+from shared.serving.models.router import MAX_HISTORY, NothingToRollBack, Router, uniform
 
 PARAMS = SamplingParams(max_tokens=8)
 
@@ -43,6 +43,15 @@ def test_what_was_not_used_goes_back():
 def test_a_bucket_needs_a_rate_and_a_burst(rate, burst):
     with pytest.raises(ValueError, match="rate and burst"):
         TokenBucket(rate, burst, 0.0)
+
+
+@pytest.mark.parametrize("n", [-1, float("nan")])
+def test_tokens_are_never_minted(n):
+    bucket = TokenBucket(1.0, 10.0, 0.0)
+    for call in (lambda: bucket.take(n, 0.0), lambda: bucket.give_back(n)):
+        with pytest.raises(ValueError, match="number of tokens"):
+            call()
+    assert bucket.remaining(0.0) == 10.0
 
 
 # admission
@@ -77,6 +86,42 @@ def test_retry_after_follows_how_long_places_are_held():
             task.cancel()
 
     run_virtual(scene())
+
+
+def test_retry_after_counts_places_and_not_what_was_never_held():
+    """Three who wait for all eight places take four rounds; and whoever hangs up as it's granted held nothing."""
+
+    async def scene():
+        admission = Admission(8, 9, 9, now, held_s=10.0)
+        held = await admission.acquire("a", Deadline(100.0), 8)
+        tasks = [asyncio.create_task(admission.acquire("a", Deadline(100.0), 8)) for _ in range(3)]
+        await asyncio.sleep(20.0)
+        assert admission.retry_after() == 40.0
+        held.release()
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert (admission.num_running, admission.num_waiting) == (0, 0)
+        assert admission.expected_s() == pytest.approx(20.0)
+
+    run_virtual(scene())
+
+
+@pytest.mark.parametrize("n", [0, -3, 1.5])
+def test_a_request_takes_a_place_at_least(n):
+    async def scene():
+        admission = Admission(2, 0, 0, now)
+        with pytest.raises(ValueError, match="n must be"):
+            await admission.acquire("a", Deadline(9.0), n)
+        assert admission.num_running == 0
+
+    run_virtual(scene())
+
+
+@pytest.mark.parametrize("bounds", [(0, 1, 1), (1, -1, 1), (1, 1, -1), (1.5, 1, 1), (float("nan"), 1, 1)])
+def test_an_admission_needs_whole_bounds(bounds):
+    with pytest.raises(ValueError, match="max_running must be a whole number"):
+        Admission(*bounds, now)
 
 
 def test_the_longest_queue_gives_way_when_the_queue_is_full():
@@ -200,6 +245,10 @@ def test_whoever_is_in_counts_and_newcomers_are_refused():
         with pytest.raises(Draining, match="shutting down"):
             drain.enter()
         assert drain.num_open == 1
+        drain.leave()
+        with pytest.raises(RuntimeError, match="more often than enter"):
+            drain.leave()
+        assert drain.num_open == 0
 
     run_virtual(scene())
 
@@ -245,7 +294,13 @@ def test_a_digest_may_be_written_in_capitals(tmp_path):
         ('{"name": "a"}', "64 hexadecimal digits"),
         ('{"name": "a", "sha256": "' + "g" * 64 + '"}', "64 hexadecimal digits"),
         ('{"name": "a", "key": "sk-secret"}', "aren't kept in the clear"),
-        (entry("a", "k", requests_per_hour=3), "'requests_per_hour' is no setting"),
+        (entry("sk-secret", "k"), "name begins with sk-"),
+        (entry("a", ""), "sha256 is that of an empty text"),
+        ('{"name": "a", "sk-secret": "x", "sha256": "' + "a" * 64 + '"}', "field 2 is no setting"),
+        ('{"name": "a", "name": "b"}', "a field is there twice"),
+        ("[" * 100_000, "too many brackets"),
+        (entry("a", "k", requests_per_minute="sk-secret"), "requests_per_minute must be a number above 0"),
+        (entry("a", "k", requests_per_hour=3), "field 3 is no setting"),
         (entry("a", "k", requests_per_minute=0), "requests_per_minute must be a number above 0"),
         (entry("a", "k", requests_per_minute=True), "requests_per_minute must be a number above 0"),
         (entry("a", "k", tokens_per_minute=-1), "tokens_per_minute must be a number above 0"),
@@ -275,6 +330,15 @@ def test_the_same_twice_and_no_file(tmp_path):
         KeyRing.load(tmp_path / "keys.jsonl")
 
 
+def test_nothing_is_no_key():
+    """`Authorization: Bearer`, with nothing behind it, against the hash that an unset variable gives."""
+    for digest in (sha256(b"").hexdigest(), sha256(b"k").hexdigest().upper(), "é", "", None):
+        with pytest.raises(ValueError, match="sha256"):
+            KeyRing([Key("a", digest)])
+    ring = KeyRing([Key("a", hash_key("k"))])
+    assert [ring.find(presented) for presented in ("", b"", "\ud800")] == [None] * 3
+
+
 def test_new_keys():
     made = {new_key() for _ in range(50)}
     assert len(made) == 50
@@ -286,10 +350,17 @@ def test_new_keys():
 # supervision
 
 
-@pytest.mark.parametrize("max_exits", [0, 1001])
+@pytest.mark.parametrize("max_exits", [0, 1001, 2.5, True, "5"])
 def test_a_policy_gives_up_some_time(max_exits):
     with pytest.raises(ValueError, match="max_exits"):
         RestartPolicy(max_exits=max_exits)
+
+
+@pytest.mark.parametrize("name", ["first_s", "longest_s", "settled_s"])
+@pytest.mark.parametrize("seconds", [-1.0, float("nan")])
+def test_a_policy_waits_forwards(name, seconds):
+    with pytest.raises(ValueError, match=name):
+        RestartPolicy(**{name: seconds})
 
 
 # resume
@@ -299,6 +370,11 @@ def deaths(request: Open, n: int) -> Open:
     for _ in range(n):
         request.on_death()
     return request
+
+
+def test_each_answer_has_its_tokens():
+    with pytest.raises(ValueError, match="each of the 2 answers"):
+        Open("r", [1], SamplingParams(n=2), outputs=[[1]])
 
 
 def test_a_token_clears_a_request():
@@ -353,6 +429,25 @@ def test_promote_and_roll_back():
         router.rollback()
 
 
+def test_what_rollback_returns_is_a_copy():
+    router = Router({"v1": 1.0})
+    router.promote("v2")
+    router.rollback()["v1"] = 99
+    assert router.shares == {"v1": 1.0}
+
+
+def test_only_so_many_changes_are_kept():
+    router = Router({"v1": 1.0})
+    for k in range(2 * MAX_HISTORY):
+        router.promote(f"v{k % 2}")
+    assert len(router.history) == MAX_HISTORY
+    assert router.rollback() == {"v0": 1.0}
+
+
+def test_any_text_draws_a_number():
+    assert 0 < uniform("\ud800", "v1") < 1
+
+
 def test_what_is_unloaded_is_forgotten():
     router = Router({"v1": 1.0})
     router.set_shares({"v1": 0.5, "v2": 0.5})
@@ -375,6 +470,7 @@ def test_what_is_unloaded_is_forgotten():
         ({"a": -0.5, "b": 1.5}, "'a' must be a number"),
         ({"a": float("nan")}, "'a' must be a number"),
         ({"a": float("inf")}, "'a' must be a number"),
+        ({1: 1.0}, "name must be a text"),
         ({"a": True}, "'a' must be a number"),
         ({"a": "1"}, "'a' must be a number"),
     ],
@@ -413,3 +509,12 @@ def test_only_so_many_blocks_are_remembered():
     assert router.pick([1, 9], {"a": 1}) == "a"
     assert router.pick([3, 4, 5, 6, 7], {"a": 8, "b": 0}) == "a"
     assert len(router._known["a"]) == 3
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"block_size": 0}, {"block_size": -4}, {"max_imbalance": -1}, {"max_imbalance": float("nan")}, {"max_blocks": -1}],
+)
+def test_settings_that_are_none(setting):
+    with pytest.raises(ValueError, match="block_size must be"):
+        PrefixRouter("ab", **setting)

@@ -156,6 +156,8 @@ def test_messagepack_for_whoever_asks_for_it(server):
             packed.pop(unlike, None)
             plain.pop(unlike, None)
         assert packed == plain
+    never = {"Accept": "application/msgpack; q=0, application/json"}
+    assert server.post(PATH, json=chat(max_tokens=1), headers=never).headers["content-type"] == "application/json"
     error = server.post(PATH, json=chat(n=0), headers=accept)
     assert error.json()["error"]["param"] == "n"  # errors are JSON for everyone
 

@@ -49,7 +49,8 @@ async def test_n_answers_take_n_places():
     engine = SimulatedEngine(max_num_seqs=4)
     service = service_over(engine)
     call = service.begin(request(), "big")
-    await service.outputs(call, [1], SamplingParams(max_tokens=5, n=3))
+    [params] = service.admit(call, [[1]], [SamplingParams(max_tokens=5, n=3)])
+    await service.outputs(call, [1], params)
     admission = service.admission_of(call.version)
     assert admission.num_running == 3
     assert call.trace.n == 3
@@ -97,7 +98,7 @@ async def test_a_prompt_that_cannot_be_served_is_a_value_error_and_holds_nothing
     service = service_over(engine)
     call = service.begin(request(), "big")
     with pytest.raises(ValueError, match="too long"):
-        await service.outputs(call, [1] * 5000, SamplingParams())
+        service.admit(call, [[1] * 5000], [SamplingParams()])
     service.end(call, 400, "invalid_value")
     nothing_left(service, engine)
 
@@ -152,6 +153,45 @@ async def test_what_cannot_make_its_deadline_is_refused_at_once():
 
 
 @virtual
+async def test_nothing_is_said_of_a_deadline_before_an_answer_was_measured():
+    engine = SimulatedEngine(max_num_seqs=1, step_s=lambda running: 0.02)
+    service = service_over(engine, settings=Settings(max_waiting=5))
+    running = asyncio.ensure_future(ask(service, 1))
+    await asyncio.sleep(0.001)
+    assert (await ask(service, 1, timeout=0.3)).status == 200
+    await running
+    running = asyncio.ensure_future(ask(service, 1))
+    await asyncio.sleep(0.001)
+    assert (await ask(service, 1, timeout=0.3)).status == 200  # and now it is known that 0.3 s are enough
+    await running
+
+
+@virtual
+async def test_when_to_come_back_after_a_burst():
+    """250 callers at once, and answers that take 0.1 s: those who are refused come back soon."""
+    engine = SimulatedEngine(max_num_seqs=32)
+    service = service_over(engine)
+    asked = []
+
+    async def caller() -> None:
+        call = service.begin(request(), "big")
+        try:
+            await service.encode(call, lambda: None)
+            [params] = service.admit(call, [[1]], [SamplingParams(max_tokens=1)])
+            async for _ in await service.outputs(call, [1], params):
+                pass
+            service.end(call, 200)
+        except ApiError as error:
+            service.end(call, error.status, error.code)
+            asked.append(int(error.headers["Retry-After"]))
+
+    await asyncio.gather(*[caller() for _ in range(250)])
+    assert len(asked) > 100
+    assert max(asked) <= 4
+    nothing_left(service, engine)
+
+
+@virtual
 async def test_a_timer_that_rings_after_the_last_token_takes_nothing_away():
     engine = SimulatedEngine()
     service = service_over(engine)
@@ -166,14 +206,14 @@ async def test_a_timer_that_rings_after_the_last_token_takes_nothing_away():
 async def test_the_default_timeout_is_three_times_the_measured_p99():
     engine = SimulatedEngine(max_num_seqs=8)
     service = service_over(engine)
-    assert service.default_timeout() == UNKNOWN_S
+    assert service.timeouts.default() == UNKNOWN_S
     assert service.begin(request(), "big").headers() == {"X-Timeout": "300"}
     for _ in range(25):
         await asyncio.gather(*[ask(service, 150) for _ in range(8)])  # 15 s each
-    assert service.default_timeout() == pytest.approx(45, rel=0.01)
+    assert service.timeouts.default() == pytest.approx(45, rel=0.01)
     assert service.status()["default_timeout_s"] == pytest.approx(45, rel=0.01)
     assert service.begin(request(), "big", timeout=2.5).headers() == {"X-Timeout": "2.5"}
-    assert service_over(engine, settings=Settings(timeout=12.0)).default_timeout() == 12.0
+    assert service_over(engine, settings=Settings(timeout=12.0)).timeouts.default() == 12.0
     assert SHORTEST_S < 45 < LONGEST_S
 
 
@@ -185,7 +225,6 @@ async def test_requests_wait_for_an_engine_that_is_away():
     engine = SimulatedEngine(max_num_seqs=1)
     service = service_over(engine)
     engine.away()
-    assert not service.ready
     long, short = tasks(ask(service, 10, timeout=20), ask(service, 10, timeout=2))
     overdue = await short
     assert (overdue.status, overdue.error.code) == (503, "engine_away")
@@ -194,8 +233,30 @@ async def test_requests_wait_for_an_engine_that_is_away():
     engine.returns()
     assert (await long).status == 200
     assert now() == pytest.approx(6, abs=0.01)
-    assert service.ready
     nothing_left(service, engine)
+
+
+@virtual
+async def test_an_engine_that_hangs_is_not_blamed_on_the_request():
+    engine = SimulatedEngine(max_num_seqs=2, step_s=lambda running: 1000.0)
+    service = service_over(engine)
+    overdue = await ask(service, 10, timeout=3)  # it has its place, and no step comes to its end
+    assert now() == pytest.approx(3, abs=0.01)
+    assert (overdue.status, overdue.error.code) == (503, "engine_away")
+    assert "Retry-After" in overdue.error.headers
+    assert counted(service, "llm_timeouts_total") == 0
+
+
+@virtual
+async def test_an_engine_that_goes_away_in_the_middle_is_not_either():
+    engine = SimulatedEngine(max_num_seqs=2)
+    service = service_over(engine)
+    asking = asyncio.ensure_future(ask(service, 100, timeout=3))
+    await asyncio.sleep(1)
+    engine.away()
+    overdue = await asking
+    assert overdue.text
+    assert (overdue.status, overdue.error.code) == (503, "engine_away")
 
 
 @virtual
@@ -222,7 +283,7 @@ async def test_draining_lets_those_finish_who_are_in():
     await asyncio.sleep(0.1)
     stopping = asyncio.ensure_future(service.stop(30))
     await asyncio.sleep(0.1)
-    assert not service.ready
+    assert not service.health.ready
     assert service.status()["status"] == "shutting down"
     late = await ask(service, 1)
     assert (late.status, late.error.code) == (503, "shutting_down")

@@ -31,7 +31,8 @@ async def test_tokens_are_charged_and_what_was_not_used_is_given_back():
     service = service_over(engine, keys=KeyRing([alice]))
     bucket = service.limits["alice"].tokens
     call = service.begin(request(alice), "big")
-    run = await service.outputs(call, [1] * 10, SamplingParams(max_tokens=40, n=2))
+    [params] = service.admit(call, [[1] * 10], [SamplingParams(max_tokens=40, n=2)])
+    run = await service.outputs(call, [1] * 10, params)
     assert bucket.remaining(now()) == 10
     for _ in range(4):
         await anext(run)  # and then it leaves
@@ -47,6 +48,17 @@ async def test_tokens_are_charged_and_what_was_not_used_is_given_back():
     await asyncio.sleep(30)
     assert (await ask(service, 95, alice)).status == 200
     nothing_left(service, engine)
+
+
+@virtual
+async def test_an_answer_of_any_length_is_as_long_as_the_keys_limit_allows():
+    alice = Key("alice", "a" * 64, tokens_per_minute=100)
+    service = service_over(SimulatedEngine(), keys=KeyRing([alice]))
+    for n, length in ((1, 90), (4, 22)):
+        call = service.begin(request(alice), "big")
+        [params] = service.admit(call, [[1] * 10], [SamplingParams(max_tokens=1024, n=n)], any_length=True)
+        assert params.max_tokens == length
+        service.end(call, 200)
 
 
 @virtual
@@ -123,6 +135,8 @@ async def test_a_smaller_model_answers_while_half_of_the_queue_is_taken():
     assert (call.status, call.version.model, call.degraded) == (200, "small", {"model": "small"})
     assert call.trace.degraded == "model"
     assert len(small.started) == 1
+    assert (await ask(service, 5, model="big@v1")).version.model == "big"  # it named a version, and gets that one
+    assert service.begin(request(), "big", degrade=False).version.model == "big"
     small.limits = SimpleNamespace(max_model_len=10, max_num_seqs=1)  # it could not take every prompt
     assert (await ask(service, 5)).version.model == "big"
 

@@ -314,12 +314,77 @@ def test_the_version_that_serves_is_not_unloaded_and_one_that_loads_is_stopped()
     run(test)
 
 
+def test_when_the_one_that_serves_is_dead_another_may_take_over_without_force(tmp_path):
+    async def test(bench):
+        v1 = await bench.load()
+        await v1.engine.engine.stop()
+        v2 = await bench.load()
+        assert (v2.state, v2.gate["reasons"], v2.gate["baseline"]) == ("ready", [], "v1")
+        assert "the engine of v1 has failed" in v2.gate["left_out"][0]
+        bench.versions.promote("v2")
+        assert bench.versions.pick(MODEL, "r") is v2
+
+    run(test, {"v1": "yes", "v2": "no"}, RegressionGate(cases(tmp_path)))
+
+
+def test_when_an_engine_fails_in_the_gate_it_is_told_whose(tmp_path):
+    async def test(bench):
+        v1 = await bench.load()
+        v2 = bench.versions.load(Path("folder"), MODEL)
+        bench.models["v1"].before_step = Turnstile(0)
+        while v2.state != "checking":
+            await asyncio.sleep(0.005)
+        stopping = asyncio.create_task(v1.engine.engine.stop())
+        bench.models["v1"].before_step.allow(10)
+        await stopping
+        await v2.settled
+        assert v2.state == "rejected"
+        assert "v1 could not answer case-" in v2.error
+
+    run(test, {}, RegressionGate(cases(tmp_path)))
+
+
+def test_the_only_version_of_a_model_takes_the_model_with_it_but_not_the_servers_own():
+    async def test(bench):
+        await bench.load()
+        other = await bench.load("small", model="other")
+        other.enter()
+        leaving = bench.versions.start_unload("small")
+        assert refusal(bench.versions.pick, "other", "r").status == 404
+        assert [model["id"] for model in bench.versions.models()] == [MODEL, "scripted@v1"]
+        assert refusal(bench.versions.start_unload, "v1").status == 409
+        other.leave()
+        await leaving
+        again = await bench.load("small", model="other")
+        assert bench.versions.pick("other", "r") is again
+        third = await bench.load("third", model="other")
+        assert "promote another" in str(refusal(bench.versions.start_unload, "small"))
+        assert bench.versions.pick("other", "r") is again
+        bench.versions.promote("third")
+        await bench.versions.start_unload("small")
+        assert bench.versions.pick("other", "r") is third
+
+    run(test)
+
+
+def test_refused_loads_take_no_number():
+    async def test(bench):
+        assert (await bench.load()).name == "v1"
+        for _ in range(3):
+            refusal(bench.versions.load, Path("folder"), "a@b")
+        assert (await bench.load()).name == "v2"
+
+    run(test)
+
+
 def test_a_version_whose_engine_has_failed_since_is_not_promoted():
     async def test(bench):
         await bench.load()
         v2 = await bench.load()
+        assert (v2.status, v2.trouble) == ("ready", "")
         await v2.engine.engine.stop()
         assert (v2.state, v2.engine.state) == ("ready", "failed")
+        assert (v2.status, v2.trouble) == ("failed", "the engine was stopped")
         error = refusal(bench.versions.promote, "v2", force=True)
         assert (error.status, error.body["error"]["code"]) == (409, "engine_failed")
         assert bench.versions.shares(MODEL) == {"v1": 1}

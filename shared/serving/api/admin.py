@@ -17,6 +17,7 @@ from shared.observability.process import resident_bytes
 from shared.serving.api.middleware import read_body
 from shared.serving.api.openapi import body_of
 from shared.serving.api.protocol import Strict, parse
+from shared.serving.errors import bad_value
 from shared.serving.models.promotion import RegressionGate, check_folder, weight_bytes
 from shared.serving.models.version import Refused, Version
 from shared.serving.models.versions import Versions
@@ -62,7 +63,7 @@ async def load(request: Request) -> Response:
     """Start loading a version; 202 and its description, or with `wait` 200 when it is ready. It gets no traffic yet,
     unless it is the first one of its model."""
     asked = parse(Load, await read_body(request, MAX_BODY_BYTES))
-    versions, path = _versions(request), Path(asked.path).expanduser()
+    versions, path = _versions(request), _folder(asked.path)
     await asyncio.to_thread(check_folder, path)
     gate = RegressionGate(tags=TAGS[asked.gate]) if asked.gate != "quick" else None
     version = versions.load(path, asked.model, asked.name, gate)
@@ -113,6 +114,14 @@ async def unload(request: Request, name: str) -> dict[str, Any]:
     return described(versions, versions.get(name))
 
 
+def _folder(path: str) -> Path:
+    """Raises ApiError 400 for the home of a user that there isn't."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise bad_value("path", str(error).rstrip(".")) from None
+
+
 def _versions(request: Request) -> Versions:
     return request.app.state.service.versions
 
@@ -133,8 +142,8 @@ def described(versions: Versions, version: Version) -> dict[str, Any]:
         "id": version.id,
         "path": str(version.path),
         "created": version.created,
-        "state": version.state,
-        "error": version.error,
+        "state": version.status,
+        "error": version.trouble,
         "engine": version.engine.state,
         "pid": pid,
         "share": versions.shares(version.model).get(version.name, 0.0),

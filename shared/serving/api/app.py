@@ -8,6 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.serving.api import admin, dashboard, generation, pages, tokenizing
@@ -32,8 +33,6 @@ def create_app(service: Service) -> FastAPI:
     app = FastAPI(title="Your Own Parts", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]
     app.state.service = service
-    app.add_middleware(HeadAsGet)
-    app.add_middleware(Gate, service=service)  # around the other
     app.add_exception_handler(ApiError, api_error)
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(RequestValidationError, validation_error)
@@ -44,20 +43,27 @@ def create_app(service: Service) -> FastAPI:
     app.get("/v1/models/{model:path}")(one_model)
     for path in NOT_OFFERED:
         app.post(f"/v1/{path}", include_in_schema=False)(not_offered)
-    for part in (generation, tokenizing, admin, dashboard, pages):
-        app.include_router(part.router)
+    parts = [part.router for part in (generation, tokenizing, admin, dashboard, pages)]
+    routes = [route for router in (app, *parts) for route in router.routes if isinstance(route, Route)]
+    for router in parts:
+        app.include_router(router)
+    app.add_middleware(HeadAsGet)
+    app.add_middleware(Gate, service=service, routes=routes)  # around the other
     return app
 
 
-async def live() -> dict[str, str]:
-    """The process runs and its event loop turns."""
-    return {"status": "ok"}
+async def live(request: Request) -> JSONResponse:
+    """The process runs and its event loop turns: 200; or 503 when it can't answer any more and should be replaced."""
+    service: Service = request.app.state.service
+    if service.health.failed:
+        return JSONResponse({"status": "the engine has failed"}, 503)
+    return JSONResponse({"status": "ok"})
 
 
 async def ready(request: Request) -> JSONResponse:
-    """Whether requests are answered: 200, or 503 while the model loads, at the end, and when the engine has failed."""
+    """Whether requests are let in: 200, or 503 while the model loads, at the end, and when the engine has failed."""
     service: Service = request.app.state.service
-    if service.ready:
+    if service.health.ready:
         return JSONResponse(service.status())
     return JSONResponse(service.status(), 503, {"Retry-After": "1"})
 

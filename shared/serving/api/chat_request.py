@@ -38,7 +38,7 @@ Content = Annotated[
 
 
 class Message(Strict):
-    role: Literal["system", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant"]  # OpenAI calls its newer models' system "developer"
     content: Content
     # An answer of ours comes back with these, empty, when a caller sends the whole conversation.
     refusal: None = None
@@ -61,7 +61,8 @@ Messages = Annotated[list[Message], Field(min_length=1, max_length=2048, fail_fa
 
 def conversation(messages: list[Message]) -> list[dict[str, str]]:
     """The messages as the model's template reads them."""
-    return [{"role": message.role, "content": message.text} for message in messages]
+    role = {"developer": "system"}
+    return [{"role": role.get(message.role, message.role), "content": message.text} for message in messages]
 
 
 class ChatRequest(GenerationRequest):

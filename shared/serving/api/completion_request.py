@@ -58,6 +58,10 @@ class CompletionRequest(GenerationRequest):
     def num_logprobs(self) -> int | None:
         return self.logprobs
 
+    @property
+    def of_any_model(self) -> bool:
+        return all(isinstance(prompt, str) for prompt in self.prompt)
+
     def check(self) -> None:
         super().check()
         if self.best_of is not None and self.best_of != (self.n or 1):

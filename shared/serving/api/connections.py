@@ -42,6 +42,9 @@ class Connection(H11Protocol):
         elif self._timer is None:  # something came, and it isn't a whole head
             self._timer = self.loop.call_later(self.head_s, self.transport.abort)
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Whoever asks for a WebSocket is answered as anybody; uvicorn logs two lines each time, on how to have one."""
+
     def send_400_response(self, msg: str) -> None:
         """What came is no HTTP. uvicorn's own way ends in a traceback where the request before it was answered."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, Response
 from shared import reader_parts
 from shared.observability.trace import RequestTrace, chrome_trace
 from shared.serving.guard.deadline import ENOUGH
-from shared.serving.guard.service import Service
+from shared.serving.guard.service import ANYONE, Service
 from shared.serving.models.version import Version
 
 FRESH_S = 0.25
@@ -84,17 +84,19 @@ def _state(service: Service, versions: list[Version], maps: list[bytes]) -> dict
     open_traces = sorted((t for t in telemetry.open.values() if t.model), key=lambda t: (t.started is None, t.arrived))
     admissions = [service.admission_of(version) for version in versions if version.state == "ready"]
     by_key: dict[str, int] = {}
+    names = {key.name for key in service.keys.keys}
     for admission in admissions:
-        for key, n in admission.waiting_by_key.items():
+        for caller, n in admission.waiting_by_key.items():
+            key = caller if caller in names else ANYONE.name  # without keys it is an address
             by_key[key] = by_key.get(key, 0) + n
     return {
         **snapshot,
         "now": time.time(),
-        "ready": service.ready,
+        "ready": service.health.ready,
         "draining": service.drain.draining,
         "parts": PARTS,
         "timeout": {
-            "seconds": service.default_timeout(),
+            "seconds": service.timeouts.default(),
             "fixed": service.settings.timeout is not None,
             "p99_s": telemetry.p99_s() if telemetry.num_measured >= ENOUGH else None,
         },
@@ -123,7 +125,7 @@ def _version(service: Service, version: Version, block_map: bytes) -> dict[str, 
         "model": version.model,
         "state": version.state,
         "engine_state": version.engine.state,
-        "error": version.error or version.engine.error,
+        "error": version.trouble,
         "share": service.versions.shares(version.model).get(version.name, 0.0),
         "open": version.num_open,
         "engine": engine,

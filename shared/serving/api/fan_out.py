@@ -15,14 +15,16 @@ RETRY_S = 1.0
 
 
 async def all_outputs(
-    service: Service, call: Call, prompts: Sequence[list[int]], params: Sequence[SamplingParams]
+    service: Service,
+    call: Call,
+    prompts: Sequence[list[int]],
+    params: Sequence[SamplingParams],
 ) -> AsyncGenerator[list[RequestOutput], None]:
-    """Begin to answer the prompts; returns once the first has its place, and raises what service.outputs raises.
+    """Begin to answer prompts that were admitted; returns once the first has its place, and raises what
+    service.outputs raises.
 
     The j-th of the n answers to prompt i has the index i * n + j. Outputs that are there at once come in one list.
     """
-    for ids, one in zip(prompts[1:], params[1:], strict=True):
-        call.version.engine.check(ids, one)  # what can't be served at all is told before anything is computed
     first = await service.outputs(call, prompts[0], params[0])
     if len(prompts) == 1:
         return in_batches(first)
@@ -39,12 +41,17 @@ async def _merged(
     limits, n = call.version.engine.limits, params[0].n
     assert limits is not None
     turns = asyncio.Semaphore(max(limits.max_num_seqs // n, 1))
+    alone = asyncio.Lock()  # one of them waits at a time: who comes later is not to wait behind the whole list
     queue: asyncio.Queue[RequestOutput | Exception] = asyncio.Queue()
 
     async def run(i: int) -> None:
         try:
             async with turns:
-                outputs = first if i == 0 else await _patiently(service, call, prompts[i], params[i])
+                if i == 0:
+                    outputs = first
+                else:
+                    async with alone:
+                        outputs = await _patiently(service, call, prompts[i], params[i])
                 async for output in outputs:
                     queue.put_nowait(replace(output, index=i * n + output.index))
         except Exception as error:

@@ -88,7 +88,7 @@ async def generate(
 ) -> Response:
     """Answer one request. param: where its prompt stands; encode and make: what differs between the routes."""
     service: Service = request.app.state.service
-    call = service.begin(request, asked.model, asked.timeout)
+    call = service.begin(request, asked.model, asked.timeout, degrade=asked.of_any_model)
     try:
         begun = await unless_disconnected(request, _begin(service, call, asked, param, encode))
         if begun is None:
@@ -131,6 +131,7 @@ async def _begin(
     try:
         prompts = await service.encode(call, lambda: encode(text, limits.max_model_len))
         params = [text.sampling_params(asked) for _ in prompts]  # for each prompt: without a seed, one of its own
+        params = service.admit(call, prompts, params, any_length=asked.limit is None)
         return prompts, await all_outputs(service, call, prompts, params)
     except PromptTooLong as error:
         raise bad_value(param, str(error), "context_length_exceeded") from None

@@ -7,10 +7,12 @@ import asyncio
 import ipaddress
 import logging
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.observability.request_id import current_request_id, request_id_from
@@ -21,8 +23,7 @@ from shared.serving.guard.service import REFUSED, Service
 logger = logging.getLogger(__name__)
 
 HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:]+)(?::\d+)?")
-OPEN = re.compile(r"/|/dashboard|/openapi\.json|/favicon\.ico|/health/.*|/static/.*")
-ADMIN = re.compile(r"/admin|/admin/.*|/metrics|/dashboard/.*")  # all else needs a caller's key, where there are keys
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")  # Starlette's patterns, for one, take no notice of a newline at the end
 READING = ("GET", "HEAD", "OPTIONS")
 DRAIN_LIMIT = 16  # times the size limit: how much of a body that is too large is read and thrown away
 BODY_S = 30.0  # for the whole of a body
@@ -39,8 +40,8 @@ class Gate:
     a name of its own that leads to 127.0.0.1, or by a form.
     """
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self.app, self.service = app, service
+    def __init__(self, app: ASGIApp, service: Service, routes: Sequence[Route] = ()) -> None:
+        self.app, self.service, self._routes = app, service, routes
         self._local_only = service.settings.local_only
         self._needs_key = any(not key.admin for key in service.keys.keys)
         self._has_admin = any(key.admin for key in service.keys.keys)
@@ -90,15 +91,17 @@ class Gate:
 
     def _refusal(self, scope: Scope, headers: Headers, state: dict[str, Any]) -> ApiError | None:
         """Why this request isn't let in; None when it is."""
-        path = scope["path"]
+        if CONTROL.search(scope["path"]):
+            return ApiError(400, "The address holds a control character.", code="invalid_address")
         if self._local_only and (refusal := _from_elsewhere(scope["method"], headers)) is not None:
             return refusal
-        if OPEN.fullmatch(path):
+        whose = area(scope["path"])
+        if whose == "open":
             return None
         scheme, _, presented = headers.get("authorization", "").partition(" ")
         # The header's bytes as they came: a key may hold any letters.
         key = self.service.keys.find(presented.encode("latin-1")) if scheme.lower() == "bearer" else None
-        if ADMIN.fullmatch(path):
+        if whose == "admin":
             if self._has_admin:
                 return None if key is not None and key.admin else _missing_key("its admin key")
             return None if self._local_only else _closed()
@@ -117,12 +120,18 @@ class Gate:
         call: Call | None = state.get("call")
         return headers if call is None else headers | call.headers()
 
+    def _route(self, scope: Scope) -> str:
+        """The route's own path, also of a request that was refused before the router saw it; "other" for no route."""
+        if "route" in scope:
+            return str(getattr(scope["route"], "path", "other"))
+        return next((route.path for route in self._routes if route.matches(scope)[0] is not Match.NONE), "other")
+
     def _close_books(self, scope: Scope, state: dict[str, Any], status: int) -> None:
         call: Call | None = state.get("call")
         if call is not None:
             self.service.end(call, status, state.get("error", ""))  # nothing happens if the route has ended it already
             return
-        telemetry, route = self.service.telemetry, getattr(scope.get("route"), "path", "other")
+        telemetry, route = self.service.telemetry, self._route(scope)
         error = state.get("error", "")
         if status in REFUSED and error:
             telemetry.refused(error)
@@ -132,6 +141,19 @@ class Gate:
             telemetry.finish(trace)
         else:
             telemetry.metrics.requests.labels(route, str(status)).inc()
+
+
+def area(path: str) -> Literal["open", "admin", "api"]:
+    """Who may use an address, by its parts as the router compares them: everybody, the operator, or callers.
+
+    Every route but "/" begins with a first part of its own, so that none can be reached by an address of another area.
+    """
+    first, *more = path.removeprefix("/").split("/")
+    if first in ("admin", "metrics") or (first == "dashboard" and more):
+        return "admin"
+    if first in ("health", "static") or path in ("/", "/dashboard", "/openapi.json", "/favicon.ico"):
+        return "open"
+    return "api"
 
 
 def _from_elsewhere(method: str, headers: Headers) -> ApiError | None:

@@ -83,6 +83,11 @@ class GenerationRequest(Strict):
         return None
 
     @property
+    def of_any_model(self) -> bool:
+        """Whether another model would understand it, too: not where it holds token ids, which are one vocabulary's."""
+        return True
+
+    @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
@@ -122,7 +127,8 @@ def _bad_request(error: ValidationError) -> ApiError:
     first = error.errors(include_url=False, include_context=False)[0]
     kind, value, names = first["type"], first["input"], first["loc"]
     if kind == "json_invalid":
-        return ApiError(400, f"The body is not valid JSON. {first['msg']}.", code="invalid_json")
+        reason = first["msg"].removeprefix("Invalid JSON: ")
+        return ApiError(400, f"The body is not valid JSON: {reason}.", code="invalid_json")
     if not names:
         return ApiError(400, "The body must be a JSON object.", code="invalid_type")
     param = str(names[0]) + "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in names[1:])

@@ -1,5 +1,6 @@
 """How bodies come in and go out: read and parsed, encoded as the caller likes, or streamed until the caller leaves."""
 
+import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, TypeVar
@@ -27,10 +28,22 @@ async def read(request: Request, model: type[Parsed]) -> Parsed:
 
 def encoded(request: Request, body: Any, headers: Mapping[str, str] | None = None) -> Response:
     """A whole answer as JSON, or as MessagePack for whoever says `Accept: application/msgpack`."""
-    accepted = [kind.partition(";")[0].strip().lower() for kind in request.headers.get("accept", "").split(",")]
-    if MSGPACK in accepted:
+    if accepts(request.headers.get("accept", ""), MSGPACK):
         return Response(msgpack.packb(body), media_type=MSGPACK, headers=headers)
     return JSONResponse(body, headers=headers)
+
+
+def accepts(header: str, wanted: str) -> bool:
+    """Whether an Accept header names this content type, and not with a weight of 0: "never that".
+
+    >>> accepts("application/json, application/msgpack;q=0.5", MSGPACK), accepts("application/msgpack; q=0", MSGPACK)
+    (True, False)
+    """
+    for item in header.lower().split(","):
+        kind, *parameters = (part.strip() for part in item.split(";"))
+        if kind == wanted:
+            return not any(re.fullmatch(r"q=0(\.0*)?", parameter) for parameter in parameters)
+    return False
 
 
 class EventStream(Response):

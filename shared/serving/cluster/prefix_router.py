@@ -10,12 +10,18 @@ class PrefixRouter:
     """Remembers which beginnings each replica was sent, in blocks of tokens, as the replicas' prefix caches do.
 
     max_imbalance: a replica with so much more load than the least loaded isn't chosen, whatever it knows. max_blocks:
-    so many block names are remembered of each replica, those used last. Nothing is asked of the replicas.
+    so many block names are remembered of each replica, those used last. Nothing is asked of the replicas. Raises
+    ValueError that names the setting.
     """
 
     def __init__(
         self, replicas: Iterable[str], block_size: int = 16, max_imbalance: float = 8, max_blocks: int = 4096
     ) -> None:
+        if block_size < 1 or not max_imbalance >= 0 or max_blocks < 0:
+            raise ValueError(
+                "block_size must be at least 1, max_imbalance and max_blocks at least 0, "
+                f"not {block_size}, {max_imbalance} and {max_blocks}"
+            )
         self.block_size, self.max_imbalance, self.max_blocks = block_size, max_imbalance, max_blocks
         self._known: dict[str, OrderedDict[bytes, None]] = {replica: OrderedDict() for replica in replicas}
 

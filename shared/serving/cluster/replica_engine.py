@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from shared.inference.async_outputs import OutputQueue, Outputs
 from shared.inference.outputs import EngineStopped, GenerationError, RequestOutput
@@ -20,7 +20,7 @@ from shared.inference.sampling import SamplingParams
 from shared.inference.step_meter import RequestNotes
 from shared.observability.trace import RequestTrace, StepStats
 from shared.serving.engines.engine import EngineFailed, EngineLimits, EngineState, OnEnd, OnEvent, OnStep, check_against
-from shared.serving.engines.resume import MAX_DEATHS, Open, Resubmission, resubmissions
+from shared.serving.engines.resume import SUSPICIOUS, Open, Resubmission, resubmissions, sort_out
 from shared.serving.guard.deadline import Deadline, within
 
 logger = logging.getLogger(__name__)
@@ -88,6 +88,8 @@ class ReplicaSetEngine:
         self.on_event: OnEvent = lambda kind, text: None
         self._each: EngineLimits | None = None  # what one replica has room for
         self._requests: dict[str, _Request] = {}
+        self._lost: dict[Open, asyncio.Future[None]] = {}  # answers that wait for their turn at another replica
+        self._suspect: Open | None = None  # they wait until it is cleared; see sort_out
         self._ready = asyncio.Event()
         self._latest: dict[str, StepStats | None] = {}  # of each living replica
         self._gone = dict.fromkeys(TOTALS, 0)  # what lost replicas had counted
@@ -169,8 +171,7 @@ class ReplicaSetEngine:
                     await self._from_one_replica(request, index, answer)
                 except ReplicaLost as lost:
                     answer.on_death()
-                    if answer.deaths >= MAX_DEATHS:
-                        raise GenerationError(f"{answer.deaths} replicas in a row were lost with it: {lost}") from lost
+                    await self._turn(answer, lost)
                     logger.warning("request %s goes on in another replica: %s", request.id, lost)
                     if request.notes is not None:
                         request.notes.trace.resumed += 1
@@ -179,6 +180,38 @@ class ReplicaSetEngine:
             self.on_event("request_failed", f"{type(error).__name__}: {error}")
             known = isinstance(error, GenerationError | EngineStopped)
             self._end(request, [error if known else GenerationError(f"{type(error).__name__}: {error}")])
+        finally:
+            self._clear(answer)
+
+    async def _turn(self, answer: Open, lost: ReplicaLost) -> None:
+        """Wait until an answer that has lost its replica may go to another: see sort_out. What comes new doesn't wait,
+        for there are other replicas. Raises GenerationError for one that may be what kills them."""
+        _, _, failed = sort_out([answer])
+        if failed:
+            raise GenerationError(f"{answer.deaths} replicas in a row were lost with it: {lost}") from lost
+        turn = self._lost[answer] = asyncio.get_running_loop().create_future()
+        try:
+            self._clear(answer)
+            self._go_on()
+            await turn
+        finally:
+            self._lost.pop(answer, None)
+
+    def _go_on(self) -> None:
+        """Give those their turn who may go on now."""
+        if self._suspect is not None:
+            return
+        now, _, _ = sort_out(answer for answer, turn in self._lost.items() if not turn.done())
+        for answer in now:
+            self._lost[answer].set_result(None)
+            if answer.deaths >= SUSPICIOUS:  # then it's the only one
+                self._suspect = answer
+
+    def _clear(self, answer: Open) -> None:
+        """It is under suspicion no more, or has ended."""
+        if self._suspect is answer:
+            self._suspect = None
+            self._go_on()
 
     async def _from_one_replica(self, request: _Request, index: int, answer: Open) -> None:
         """Pass on what a replica makes of an answer, to its end. Raises ReplicaLost when the end doesn't come."""
@@ -195,6 +228,7 @@ class ReplicaSetEngine:
                 if request.notes is not None:
                     request.notes.output(output, sum(stats.num_running for stats in self._latest.values() if stats))
                 answer.on_output(0, output.token_ids, output.finish_reason is not None)
+                self._clear(answer)
                 if output.finish_reason is None:
                     request.queue.put_nowait(output)
                     continue
@@ -253,7 +287,7 @@ class ReplicaSetEngine:
             self.state = "ready" if ready else "restarting"
             (self._ready.set if ready else self._ready.clear)()
 
-    def _sums(self) -> dict[str, int]:
+    def _sums(self) -> dict[str, Any]:
         """Over all replicas: the totals since the start, and what there is now."""
         latest = [stats for stats in self._latest.values() if stats is not None]
         sums = {name: sum(getattr(stats, name) for stats in latest) for name in (*TOTALS, *NOW)}

@@ -14,7 +14,7 @@ from shared.inference.async_engine import AsyncLLMEngine
 from shared.inference.block_manager import BlockManager
 from shared.inference.engine_settings import honoured
 from shared.inference.llm_engine import LLMEngine
-from shared.inference.outputs import RequestOutput
+from shared.inference.outputs import EngineStopped, RequestOutput
 from shared.inference.paged_kv_cache import bytes_per_block
 from shared.inference.sampling import SamplingParams
 from shared.inference.scheduler import Scheduler
@@ -28,7 +28,7 @@ OnEvent = Callable[[str, str], None]
 
 
 class EngineFailed(RuntimeError):
-    """There is no engine and there won't be one: it could not be loaded, or it was given up.
+    """There is no engine, and it isn't worth waiting for one: it could not be loaded, or it was given up.
 
     setting: an option that can't be had on this computer is to blame, and the message begins with its name.
     """
@@ -59,7 +59,8 @@ class EngineLimits:
 class Engine(Protocol):
     """One model, computing the answers of many requests.
 
-    state: "loading" until it is first ready; "restarting" while it is away and will come back. error: why it failed.
+    state: "loading" until it is first ready; "restarting" while it is away and will come back; "failed" when nobody
+    should wait for that, though one that was ready before may be tried again. error: why it failed.
     limits: None until it was first loaded. on_step: called after each step. on_event: (kind, text), for an operator;
     the kinds are engine_ready, engine_died, engine_hung, engine_restarted, engine_failed and request_failed.
     """
@@ -185,8 +186,11 @@ class ThreadEngine:
         await self.engine.stop()
 
     async def until_ready(self, deadline: Deadline) -> None:
+        """There is nothing to wait for: what was started is ready."""
         if self.state == "failed":
             raise EngineFailed(self.error)
+        if self.state == "stopped":
+            raise EngineStopped("the engine was stopped")
 
     def check(self, prompt_ids: Sequence[int], params: SamplingParams, priority: int = 0) -> SamplingParams:
         return self.engine.engine.check(prompt_ids, params, priority)

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,12 @@ class Patience:
     hung_after_s: float = 10.0
     loading_s: float = 120.0
     step_s: float = 300.0
+
+    def after(self, num_exits: int, load_s: float) -> "Patience":
+        """For the next one after so many exits in a row, when the first one had taken load_s seconds to load. What that
+        read from a disk is in memory now, so the next is believed to hang much sooner; but later each time."""
+        soon = round(num_exits * (self.hung_after_s + 3 * load_s), 1)
+        return replace(self, loading_s=min(self.loading_s, soon)) if num_exits else self
 
 
 class EngineChild(asyncio.Protocol):
@@ -102,7 +108,7 @@ class EngineChild(asyncio.Protocol):
     def _take(self, frame: Frame) -> None:
         now = time.monotonic()
         if frame[0] == "pong":
-            began = frame[3]
+            (began,) = frame[1:]
             self._watch.on_pong(now)
             if began is not None and now - began > self._patience.step_s:
                 self.kill(f"a step has taken longer than {self._patience.step_s:g} s", hung=True)
@@ -131,7 +137,7 @@ class EngineChild(asyncio.Protocol):
                 await asyncio.wait_for(self._lost.wait(), self._patience.ping_s / 2)
             now = time.monotonic()
             if self._watch.ping_due(now):
-                self.send("ping", 0)
+                self.send("ping")
                 self._watch.on_sent(now)
             if not self.why and self._watch.is_hung(now):
                 self.kill(f"it has given no sign of life for {self._watch.hung_after_s:g} s", hung=True)

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from shared.serving.engines.wire import TO_ENGINE, Frame, FrameReader, Outbox, pack
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from shared.inference.llm_engine import LLMEngine
     from shared.inference.outputs import GenerationError, RequestOutput
 
+REST_S = 0.2  # without work, and the engine is at rest
 PR_SET_PDEATHSIG = 1  # Linux's prctl: a signal for this process when the one that started it is gone
 
 
@@ -39,7 +40,6 @@ class Link:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock, self.outbox = sock, Outbox(sock)
-        self.steps = 0
         self.began: float | None = None  # when the step that runs began
         self._arrived: list[Frame] = []
         self._changed = threading.Condition()
@@ -51,7 +51,7 @@ class Link:
             while data := self._sock.recv(2**18):
                 for frame in reader.feed(data):
                     if frame[0] == "ping":
-                        self.outbox.put(pack("pong", frame[1], self.steps, self.began))
+                        self.outbox.put(pack("pong", self.began))
                     else:
                         with self._changed:
                             self._arrived.append(frame)
@@ -63,32 +63,49 @@ class Link:
             why = f"{type(error).__name__}: {error}"
         on_end(why)
 
-    def take(self, wait: bool) -> list[Frame]:
-        """What has arrived. wait: until there is something."""
+    def take(self, wait: bool, at_most_s: float | None = None) -> list[Frame]:
+        """What has arrived. wait: until there is something, or for at_most_s seconds."""
         if wait:
             self.outbox.flush()
         with self._changed:
             if wait:
-                self._changed.wait_for(lambda: self._arrived)
+                self._changed.wait_for(lambda: self._arrived, at_most_s)
             arrived, self._arrived = self._arrived, []
         return arrived
 
 
 def serve(engine: "LLMEngine", link: Link) -> None:
     """Step while there is work, sleep while there is none, for ever. Raises what the engine raises, which is a bug."""
-    from dataclasses import astuple
+    from dataclasses import astuple, replace
 
     from shared.inference.step_meter import StepMeter
+    from shared.observability.gc_pauses import GcPauses
 
-    meter = StepMeter(engine)
+    pauses = GcPauses()
+    pauses.start()
+    meter = StepMeter(engine, gc_pauses=pauses)
+    last = None  # the last step's numbers, until it's told how things are at rest
     while True:
-        for frame in link.take(wait=not engine.has_unfinished):
+        frames = link.take(wait=not engine.has_unfinished, at_most_s=None if last is None else REST_S)
+        for frame in frames:
             obey(engine, frame, link)
         if not engine.has_unfinished:
+            if last is not None and not frames:  # what has left since then holds no blocks any more
+                blocks = {"num_free_blocks": engine.blocks.num_free, "num_cached_blocks": engine.blocks.num_free_cached}
+                none: dict[str, Any] = {
+                    "seconds": 0.0,
+                    "num_running": 0,
+                    "num_waiting": 0,
+                    "batch_tokens": 0,
+                    "kv_waste": None,
+                }
+                at_rest = replace(last, at=time.monotonic(), gc_pauses=(), **blocks, **none)
+                link.outbox.put(pack("step", astuple(at_rest), [], {}, {}))
+                last = None
             continue
         link.began = time.monotonic()
         metered = meter.step()
-        link.began, link.steps = None, link.steps + 1
+        link.began, last = None, metered.stats
         outputs = [spoken(number, output) for number, output in metered.outputs]
         link.outbox.put(pack("step", astuple(metered.stats), outputs, metered.admitted, metered.tokens))
 
@@ -157,7 +174,7 @@ def main() -> None:
     except BaseException as error:  # what a step may fail of, the engine makes outputs of; this is the end
         if not isinstance(error, SystemExit):
             logging.getLogger(__name__).critical("the engine process has failed", exc_info=error)
-        leave("it failed", status=1, link=link)
+        leave_with(link.outbox)
 
 
 def load(path: Path, link: Link) -> None:
@@ -178,21 +195,25 @@ def load(path: Path, link: Link) -> None:
         plain = isinstance(error, ValueError | OSError) and str(error)
         text = str(error) if plain else f"{type(error).__name__}: {error}"
         link.outbox.put(pack("failed", text, isinstance(error, SettingError)))
-        leave(status=1, link=link)
+        leave_with(link.outbox)
     link.outbox.put(pack("ready", asdict(limits_of(engine, options["version"]))))
     gc.enable()
     tame()
     serve(engine, link)
 
 
-def leave(why: str = "", status: int = 0, link: Link | None = None) -> None:
-    """End the process at once: in order it can't, while a thread is inside torch."""
-    if link is not None:
-        with suppress(OSError):
-            link.outbox.flush()
-    if why and link is None:
+def leave(why: str) -> None:
+    """The other side is gone, or can't be understood. In order this process can't end while a thread is in torch."""
+    if why:
         print(f"engine process: {why}", file=sys.stderr, flush=True)
-    os._exit(status)
+    os._exit(0)
+
+
+def leave_with(outbox: Outbox) -> NoReturn:
+    """It has failed, and the last it has to say is in `outbox`."""
+    with suppress(OSError):
+        outbox.flush()
+    os._exit(1)
 
 
 if __name__ == "__main__":

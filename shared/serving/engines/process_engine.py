@@ -23,6 +23,7 @@ from shared.serving.concurrency import in_thread
 from shared.serving.engines.engine import EngineFailed, EngineLimits, EngineState, OnEnd, OnEvent, OnStep, check_against
 from shared.serving.engines.engine_child import COMMAND, EngineChild, Patience
 from shared.serving.engines.load_engine import EngineOptions
+from shared.serving.engines.model_files import FilesChanged, ModelFiles
 from shared.serving.engines.open_requests import OpenRequests
 from shared.serving.engines.supervision import RestartPolicy
 from shared.serving.engines.wire import Frame
@@ -40,7 +41,10 @@ def usual_policy() -> RestartPolicy:
 
 class ProcessEngine:
     """See Engine. path: the model's folder. version: names it for the prefix cache and in `limits`. tokenizer: of that
-    folder; without one it's loaded at the start. policy: makes a RestartPolicy. command: starts an engine process."""
+    folder; without one it's loaded at the start. policy: makes a RestartPolicy. command: starts an engine process.
+
+    An engine that was ready once is never given up for good: while it's "failed" it is tried every retry_s seconds.
+    """
 
     def __init__(
         self,
@@ -51,6 +55,7 @@ class ProcessEngine:
         policy: Callable[[], RestartPolicy] = usual_policy,
         patience: Patience | None = None,
         command: Sequence[str] = COMMAND,
+        retry_s: float = 30.0,
     ) -> None:
         self.path, self.options, self.version = Path(path).resolve(), options or EngineOptions(), version
         self.state: EngineState = "loading"
@@ -59,13 +64,14 @@ class ProcessEngine:
         self.on_step: OnStep = lambda stats: None
         self.on_event: OnEvent = lambda kind, text: None
         self._tokenizer, self._make_policy, self._command = tokenizer, policy, command
-        self._patience = patience or Patience()
+        self._patience, self._retry_s = patience or Patience(), retry_s
         self._child: EngineChild | None = None
         self._requests: OpenRequests | None = None
         self._task: asyncio.Task[None] | None = None
-        self._settled = asyncio.Event()  # it is ready, or never will be
+        self._settled = asyncio.Event()  # it is ready, or won't be soon
         self._setting_to_blame = False
-        self._files: list[tuple[Any, ...]] = []
+        self._load_s = 0.0  # how long the first one took
+        self._files: ModelFiles | None = None  # as they were loaded
         self._maps: dict[int, asyncio.Future[bytes]] = {}
         self._map_numbers = count()
 
@@ -77,8 +83,8 @@ class ProcessEngine:
     async def start(self) -> None:
         if self._task is not None:
             raise RuntimeError("the engine has been started already")
-        self._files = stamps(self.path)
         try:
+            self._files = await in_thread(lambda: ModelFiles(self.path))
             if self._tokenizer is None:
                 loaded: EngineTokenizer = await in_thread(lambda: load_tokenizer(self.path))
                 self._tokenizer = loaded
@@ -148,41 +154,53 @@ class ProcessEngine:
     # The engine processes, one after the other.
 
     async def _supervise(self) -> None:
-        """Keep one running, until this is stopped, or gives up."""
+        """Keep one running, until this is stopped."""
         assert self._requests is not None
         policy, began = self._make_policy(), time.monotonic()
         try:
             while True:
-                why = await self._one_life(policy, began)
+                why, changed = await self._one_life(policy, began)
                 if self.limits is None:  # it has never been ready, and the next one wouldn't be either
                     return self._give_up(why)
                 if self._requests.progress:  # it was of use: this isn't an engine that can only die
                     policy, self._requests.progress = self._make_policy(), False
-                began, wait = time.monotonic(), policy.on_exit(time.monotonic())
+                began = time.monotonic()
+                wait = None if changed or self.state == "failed" else policy.on_exit(began)
                 if wait is None:
-                    return self._give_up(f"its process ended {policy.num_exits} times in a row; the last time {why}")
+                    if policy.num_exits > 1 and not changed:
+                        why = f"its process ended {policy.num_exits} times in a row; the last time {why}"
+                    self._give_up(why)
+                    policy, wait = self._make_policy(), self._retry_s
                 await asyncio.sleep(wait)
-                if stamps(self.path) != self._files:  # a stream must not change version in the middle
-                    return self._give_up(
-                        f"the files of {self.path} have changed since they were loaded; load them as a new version"
-                    )
         except Exception as error:  # a bug here: nobody may wait for what won't come
             logger.exception("the supervision of the engine has failed")
             self._give_up(f"{type(error).__name__}: {error}")
 
-    async def _one_life(self, policy: RestartPolicy, away_since: float) -> str:
-        """One engine process, from its start to its end. Returns why it ended."""
+    async def _one_life(self, policy: RestartPolicy, away_since: float) -> tuple[str, bool]:
+        """One engine process, from its start to its end. Returns why it ended, or wasn't started; and whether that is
+        because the model's files have changed."""
         assert self._tokenizer is not None
         assert self._requests is not None
+        assert self._files is not None
+        began = time.monotonic()
 
         def on_ready() -> None:
-            policy.on_ready(time.monotonic())
-            self._on_ready(time.monotonic() - away_since)
+            policy.on_ready(now := time.monotonic())
+            self._load_s = self._load_s or now - began
+            self._on_ready(now - away_since)
+
+        try:
+            await in_thread(self._files.check)
+        except FilesChanged as error:
+            return str(error), True
+        except (OSError, RuntimeError) as error:  # no thread; no file can be opened; a network's disk is away
+            return f"it can't be started: {error}", False
 
         options = asdict(self.options)
         if self.limits is not None:  # as it was before: what a request was promised must fit, and go on as it began
             options |= {"num_blocks": self.limits.num_blocks, "attention": self.limits.attention}
-        child = self._child = EngineChild(self.path, self._on_frame, on_ready, self._patience, self._command)
+        patience = self._patience.after(policy.num_exits, self._load_s)
+        child = self._child = EngineChild(self.path, self._on_frame, on_ready, patience, self._command)
         try:
             await child.start()
             child.send("load", {"engine": options, "version": self.version, "eos_ids": sorted(self._tokenizer.eos_ids)})
@@ -193,19 +211,20 @@ class ProcessEngine:
             self._child = None
             await child.stop()
         if self.limits is not None:
-            self.state = "restarting"
-            self._settled.clear()
+            if self.state != "failed":
+                self.state = "restarting"
+                self._settled.clear()
             self._requests.on_death()
             for future in self._maps.values():
                 if not future.done():
                     future.set_result(b"")
             text = f"the engine process has ended: {why}; {len(self._requests)} requests are open"
             self.on_event("engine_hung" if child.hung else "engine_died", text)
-        return why
+        return why, False
 
     def _on_ready(self, seconds: float) -> None:
         assert self._requests is not None
-        first, self.state = self.state == "loading", "ready"
+        first, self.state, self.error = self.state == "loading", "ready", ""
         self._settled.set()
         text = f"the engine is ready after {seconds:.1f} s"
         text += "" if first else f"; {len(self._requests)} requests go on"
@@ -213,11 +232,15 @@ class ProcessEngine:
         self._requests.on_ready()
 
     def _give_up(self, why: str) -> None:
-        self.state, self.error = "failed", why
+        """The reason is for the operator: it may name files."""
+        again, self.state, self.error = self.state == "failed", "failed", why
         self._settled.set()
-        self.on_event("engine_failed", why)
+        if again:
+            return
+        hope = "" if self.limits is None else f". It is tried again every {self._retry_s:g} s"
+        self.on_event("engine_failed", why + hope)
         if self._requests is not None:
-            self._requests.end_all(lambda: GenerationError(f"the engine has failed: {why}"))
+            self._requests.end_all(lambda: GenerationError("the engine has failed"))
 
     def _check_alive(self) -> None:
         if self.state == "failed":
@@ -256,12 +279,3 @@ class ProcessEngine:
 
     def _on_failure(self, request_id: str, why: str) -> None:
         self.on_event("request_failed", f"{request_id}: {why}")
-
-
-def stamps(path: Path) -> list[tuple[Any, ...]]:
-    """What tells whether a model's weights are still the same files with the same content."""
-    try:
-        found = [(file.name, file.stat()) for file in (path / "config.json", *sorted(path.glob("*.safetensors")))]
-    except OSError:
-        return []
-    return [(name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in found]

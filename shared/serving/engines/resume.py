@@ -33,6 +33,10 @@ class Open:
 
     def __post_init__(self) -> None:
         self.outputs = self.outputs or [[] for _ in range(self.params.n)]
+        if len(self.outputs) != self.params.n:
+            raise ValueError(
+                f"outputs must have a list for each of the {self.params.n} answers, not {len(self.outputs)}"
+            )
 
     def on_output(self, index: int, token_ids: Sequence[int], finished: bool) -> None:
         """Tokens of an answer have arrived."""
@@ -88,6 +92,11 @@ def sort_out(requests: Iterable[R]) -> tuple[list[R], list[R], list[R]]:
     each death in a row; a token clears it. After SUSPICIOUS deaths it goes to the new engine alone, the most suspicious
     first, and the others are held until it has its next token or has failed. So a request that fails was alone with two
     engines that died: one may have been killed by something else in just that moment.
+
+    What this doesn't catch: a request that gets a token from each engine before it kills it, as one does that grows
+    until memory runs out. Its deaths never add up, so nobody is held back and nobody fails here; the engine is
+    restarted until RestartPolicy gives up, and then all fail. Were deaths counted without the token between, a long
+    answer would fail for engines that others killed. Limits on a request's length and memory are what stops it.
     """
     requests = list(requests)
     failed = [request for request in requests if request.deaths >= MAX_DEATHS]

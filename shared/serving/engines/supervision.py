@@ -9,7 +9,7 @@ class RestartPolicy:
 
     first_s: the wait after a second exit in a row; each further one waits twice as long, up to longest_s. max_exits: so
     many in a row, and it's given up. settled_s: an engine that has been ready for so long was sound, whatever ends it,
-    and exits are counted anew. All times are seconds on one clock. Raises ValueError for max_exits.
+    and exits are counted anew. All times are seconds on one clock. Raises ValueError that names the setting.
     """
 
     first_s: float = 0.5
@@ -18,8 +18,11 @@ class RestartPolicy:
     settled_s: float = 3.0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_exits <= 1000:
-            raise ValueError(f"max_exits must be from 1 to 1000, not {self.max_exits}")
+        if type(self.max_exits) is not int or not 1 <= self.max_exits <= 1000:
+            raise ValueError(f"max_exits must be a whole number from 1 to 1000, not {self.max_exits!r}")
+        for name in ("first_s", "longest_s", "settled_s"):
+            if not getattr(self, name) >= 0:  # NaN isn't, either
+                raise ValueError(f"{name} must be a number of seconds from 0 on, not {getattr(self, name)!r}")
         self.num_exits = 0  # in a row
         self._ready_at: float | None = None  # of the engine that runs now
 
@@ -84,8 +87,8 @@ class Watch:
     def is_hung(self, now: float) -> bool:
         """Whether a ping has been open for longer than hung_after_s. To be asked every ping_s or so.
 
-        Whoever wasn't asked for longer than hung_after_s was asleep itself (a laptop's lid, a blocked event loop): the
-        answer may lie there unread. Then the engine is given its time anew.
+        Whoever wasn't asked for longer than hung_after_s was asleep itself (a suspended machine, a blocked event loop):
+        the answer may lie there unread. Then the engine is given its time anew.
         """
         # exercise 14.10: how long since the last look? Whoever slept lets the open ping count from now. Then judge
         slept = now - self._looked_at > self.hung_after_s

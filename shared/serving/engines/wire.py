@@ -21,7 +21,7 @@ TO_ENGINE = {
     "load": 1,  # EngineOptions' fields
     "add": 6,  # number, prompt_ids, SamplingParams' fields, priority, output_ids, index: LLMEngine.add_request's
     "abort": 2,  # number, index of the answer or None for all
-    "ping": 1,  # a number, for the pong
+    "ping": 0,  # to be answered at once
     "map": 1,  # a number, for the answer: the pool's blocks are asked for
 }
 FROM_ENGINE = {
@@ -30,7 +30,7 @@ FROM_ENGINE = {
     "step": 4,  # StepStats' fields; outputs; {number: cached tokens} of those it admitted; {number: tokens computed}
     # outputs: [number, token, index, finish reason or None, logprobs or None], or [number, why it failed]
     "refused": 2,  # number of a request that wasn't taken in; why
-    "pong": 3,  # the ping's number; steps so far; when the step that runs began, or None (time.monotonic)
+    "pong": 1,  # when the step that runs began, or None (time.monotonic)
     "map": 2,  # the question's number; one byte a block
     "log": 3,  # level, logger's name, text
 }

@@ -48,19 +48,26 @@ class Admission:
     """At most max_running places are taken, at most max_waiting requests wait, and of one key max_waiting_per_key.
 
     A request takes n places, one for each answer it asks for; one that needs more than there are gets them when nobody
-    else runs. To be used on one event loop. clock: the loop's, in seconds.
+    else runs. To be used on one event loop. clock: the loop's, in seconds. held_s: about how long a place will be held;
+    a guess, until the first was.
     """
 
     def __init__(
-        self, max_running: int, max_waiting: int, max_waiting_per_key: int, clock: Callable[[], float]
+        self,
+        max_running: int,
+        max_waiting: int,
+        max_waiting_per_key: int,
+        clock: Callable[[], float],
+        held_s: float = 1.0,
     ) -> None:
-        if max_running < 1 or max_waiting < 0 or max_waiting_per_key < 0:
-            raise ValueError("max_running must be at least 1, max_waiting and max_waiting_per_key at least 0")
+        whole = all(isinstance(bound, int) for bound in (max_running, max_waiting, max_waiting_per_key))
+        if not whole or max_running < 1 or max_waiting < 0 or max_waiting_per_key < 0:
+            raise ValueError("max_running must be a whole number from 1 on, max_waiting and max_waiting_per_key from 0")
         self.max_running, self.max_waiting, self.max_waiting_per_key = max_running, max_waiting, max_waiting_per_key
         self.num_running = 0  # places, not requests
         self._clock = clock
         self._queues: OrderedDict[str, deque[Waiter]] = OrderedDict()  # keys somebody waits under; the next turn first
-        self._held_s = 1.0  # about how long a place is held; a guess at first
+        self._held_s, self.measured = held_s, False  # whether that is more than a guess
 
     @property
     def num_waiting(self) -> int:
@@ -70,17 +77,24 @@ class Admission:
     def waiting_by_key(self) -> dict[str, int]:
         return {key: len(queue) for key, queue in self._queues.items()}
 
-    def retry_after(self) -> float:
-        """About how many seconds it takes to serve all who are here now; at least 1."""
-        return max(1.0, self._held_s * (1 + self.num_waiting / self.max_running))
+    def expected_s(self, more: int = 0) -> float:
+        """About how many seconds it takes to serve all who are here now, and `more` who come before the next one."""
+        places = more + sum(waiter.n for queue in self._queues.values() for waiter in queue)
+        return self._held_s * (1 + places / self.max_running)
+
+    def retry_after(self, more: int = 0) -> float:
+        """The same, at least 1: nobody should come back sooner."""
+        return max(1.0, self.expected_s(more))
 
     async def acquire(self, key: str, deadline: Deadline, n: int = 1, max_waiting: int | None = None) -> Place:
         """A place: at once if it's free and nobody waits, or else after waiting, as long as the deadline allows.
 
         max_waiting: how many requests of this key may wait, when it isn't max_waiting_per_key. Raises Busy, at once,
         when so many of this key wait, or when max_waiting requests wait and none can be pushed out (`_push_out`); and
-        DeadlinePassed.
+        DeadlinePassed; ValueError for an n below 1.
         """
+        if not isinstance(n, int) or n < 1:
+            raise ValueError(f"n must be a whole number of places, at least 1, not {n!r}")
         # exercise 14.3: nobody waits and n fit (self._fits): a place, now. Else Busy twice over; else queue and wait
         #   self._take(n) gives the place; self._enqueue(Waiter(key, n)) queues; await self._wait(waiter, deadline)
         if not self._queues and self._fits(n):
@@ -109,8 +123,9 @@ class Admission:
     def _push_out(self, key: str) -> bool:
         """Make room in a full queue: whoever came last of the key with most waiting gets Busy. Returns whether it did.
 
-        Not unless that key has at least two more waiting than this one. So no greedy key, nor many of them, can keep a
-        modest one out; and while nobody else is there, one key may use the whole queue.
+        Not unless that key has at least two more waiting than this one. So fewer than max_waiting greedy keys can't
+        keep a modest one out; as many can, with one request each, and then nobody has more than its share. While nobody
+        else is there, one key may use the whole queue.
         """
         longest = max(self._queues.values(), key=len, default=deque[Waiter]())
         if len(longest) < len(self._queues.get(key, ())) + 2:
@@ -169,7 +184,7 @@ class Admission:
 
     def _pass_on(self, waiter: Waiter) -> None:
         if waiter.granted.exception() is None:
-            self._leave(waiter.n, self._clock())
+            self._free(waiter.n)  # never held, so they say nothing about how long places are
 
     def _forget(self, waiter: Waiter) -> None:
         """It doesn't wait any more. Whoever was behind it may fit where it didn't."""
@@ -180,7 +195,13 @@ class Admission:
         self._grant()
 
     def _leave(self, n: int, since: float) -> None:
-        """n places are free again; they were held since then. The latest counts for a tenth of held_s."""
+        """n places are free again; they were held since then. The latest counts for a tenth of held_s, the first for
+        all of it."""
+        held = self._clock() - since
+        self._held_s += (held - self._held_s) / 10 if self.measured else held - self._held_s
+        self.measured = True
+        self._free(n)
+
+    def _free(self, n: int) -> None:
         self.num_running -= n
-        self._held_s += (self._clock() - since - self._held_s) / 10
         self._grant()

@@ -20,12 +20,14 @@ from shared.serving.models.version import Version
 class Call:
     """One request, from Service.begin to Service.end.
 
-    degraded: what was made less of, and to what; empty when nothing was. failure: why it was ended from outside.
-    waiting: the tasks that wait for a place. charged: so many of the key's tokens a minute.
+    caller: who takes turns with others; see Service. degraded: what was made less of, and to what; empty when nothing
+    was. failure: why it was ended from outside. waiting: the tasks that wait for a place. charged: so many of the key's
+    tokens a minute.
     """
 
     request_id: str
     key: Key
+    caller: str
     version: Version
     deadline: Deadline
     timeout_s: float
@@ -44,6 +46,16 @@ class Call:
         if self.degraded:
             headers["X-Degraded"] = ", ".join(f"{name}={value}" for name, value in self.degraded.items())
         return headers
+
+    @property
+    def begun(self) -> bool:
+        """Whether the engine has computed anything of it."""
+        return self.trace.started is not None
+
+    @property
+    def handed_over(self) -> bool:
+        """Whether the engine has any of it."""
+        return any(run.started for run in self.runs)
 
     def fail(self, failure: ApiError) -> None:
         """End it from outside: whoever waits for it or reads on gets `failure`."""
@@ -70,7 +82,6 @@ class Run(AsyncIterator[RequestOutput]):
         self.started = self.ended = False
         self._call = call
         self._outputs: AsyncIterator[RequestOutput] | None = None
-        call.runs.append(self)
 
     def start(self, prompt_ids: Sequence[int], params: SamplingParams) -> None:
         """Hand it to the engine. Raises what Engine.generate raises."""

@@ -21,10 +21,12 @@ def shortened(params: SamplingParams) -> SamplingParams:
 
 
 def smaller_than(version: Version, versions: Versions) -> Version | None:
-    """The smaller model, if it is there and takes as long a prompt: which this one will have isn't known yet."""
+    """The smaller model, if it can answer and takes as long a prompt: which this one will have isn't known yet."""
     for other in versions.list():
         mine, its = version.engine.limits, other.engine.limits
         if other.name != SMALLER or other is version or other.state != "ready" or mine is None or its is None:
             continue
+        if other.engine.state == "failed":
+            return None
         return other if its.max_model_len >= mine.max_model_len else None
     return None

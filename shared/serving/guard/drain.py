@@ -23,7 +23,9 @@ class Drain:
         self.num_open += 1
 
     def leave(self) -> None:
-        """For each that has entered, once."""
+        """For each that has entered, once. Raises RuntimeError when nobody is in."""
+        if not self.num_open:
+            raise RuntimeError("leave was called more often than enter")
         self.num_open -= 1
         self._changed.set()
 

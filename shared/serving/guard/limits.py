@@ -1,7 +1,10 @@
 """What one key may use in a minute, and the headers that say how much of it is left."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
+from shared.inference.sampling import SamplingParams
 from shared.serving.errors import ApiError, bad_value, retry_after
 from shared.serving.guard.keys import Key
 from shared.serving.guard.token_bucket import TokenBucket
@@ -27,6 +30,13 @@ class KeyLimits:
             return bad_value("max_tokens", f"{message}; ask for less", code="request_too_large")
         return _too_many("tokens", wait) if wait else None
 
+    def shortened(self, params: Sequence[SamplingParams], num_prompt: int) -> list[SamplingParams]:
+        """The parameters with answers no longer than a minute's tokens allow, beside num_prompt tokens of prompts."""
+        if self.tokens is None:
+            return [*params]
+        room = max(int(self.tokens.burst - num_prompt) // sum(one.n for one in params), 1)
+        return [replace(one, max_tokens=min(one.max_tokens, room)) for one in params]
+
     def give_back(self, n: int) -> None:
         if self.tokens is not None and n > 0:
             self.tokens.give_back(n)
@@ -46,13 +56,14 @@ class KeyLimits:
 def duration(seconds: float) -> str:
     """As OpenAI writes it.
 
-    >>> duration(0.02), duration(1.5), duration(66)
-    ('20ms', '1.5s', '1m6s')
+    >>> duration(0.02), duration(0.9999), duration(1.5), duration(66), duration(119.95), duration(119.9999)
+    ('20ms', '1s', '1.5s', '1m6s', '1m59.95s', '2m0s')
     """
-    if seconds < 1:
-        return f"{math.ceil(seconds * 1000)}ms"
-    minutes, rest = divmod(math.ceil(seconds * 1000) / 1000, 60)
-    return f"{minutes:.0f}m{rest:.3g}s" if minutes else f"{rest:.4g}s"
+    ms = math.ceil(seconds * 1000)
+    minutes, rest = divmod(ms, 60_000)
+    if ms < 1000:
+        return f"{ms}ms"
+    return f"{minutes}m{rest / 1000:g}s" if minutes else f"{rest / 1000:g}s"
 
 
 def _bucket(per_minute: float | None, now: float) -> TokenBucket | None:

@@ -1,16 +1,15 @@
 """What a caller is told who gets no answer, or not the whole of it: too many are here, it took too long, no engine."""
 
-from shared.serving.errors import ApiError, retry_after, server_error
+from shared.serving.errors import ApiError, server_error
 from shared.serving.guard.admission import Admission, Busy
 from shared.serving.guard.call import Call
-from shared.serving.guard.keys import Key
 
 
-def full(admission: Admission, key: Key) -> Busy | None:
-    """What Admission.acquire would raise for a request of this key now."""
+def full(admission: Admission, call: Call) -> Busy | None:
+    """What Admission.acquire would raise for this request now."""
     waiting = admission.waiting_by_key
-    of_key, longest = waiting.get(key.name, 0), max(waiting.values(), default=0)
-    bound = admission.max_waiting_per_key if key.max_waiting is None else key.max_waiting
+    of_key, longest = waiting.get(call.caller, 0), max(waiting.values(), default=0)
+    bound = admission.max_waiting_per_key if call.key.max_waiting is None else call.key.max_waiting
     if admission.num_running < admission.max_running:
         return None
     if of_key < bound and (admission.num_waiting < admission.max_waiting or longest >= of_key + 2):
@@ -19,22 +18,22 @@ def full(admission: Admission, key: Key) -> Busy | None:
 
 
 def hopeless(admission: Admission, remaining_s: float) -> Busy | None:
-    """For a request whose deadline comes before its turn and the time that it then takes: it would wait for nothing."""
-    expected = admission.retry_after()
-    if admission.num_running < admission.max_running or expected <= remaining_s:
+    """For a request whose deadline comes before its turn and the time that it then takes: it would wait for nothing.
+
+    Nothing is said of that before a first answer was measured.
+    """
+    expected = admission.expected_s()
+    if not admission.measured or admission.num_running < admission.max_running or expected <= remaining_s:
         return None
-    return Busy(f"an answer takes about {expected:.0f} s now, and this one is to take less", expected)
-
-
-def busy(error: Busy) -> ApiError:
-    headers = {"Retry-After": retry_after(error.retry_after_s)}
-    return ApiError(429, f"The server is busy: {error}.", type="rate_limit_error", code="queue_full", headers=headers)
+    return Busy(f"an answer takes about {expected:.1f} s now, and this one is to take less", admission.retry_after())
 
 
 def no_turn(call: Call) -> ApiError:
-    """Its deadline came while it waited."""
+    """Its deadline came while it waited, for its turn or for the engine."""
     if call.version.engine.state == "restarting":
         message, code = f"The engine is away, and was not back within {call.timeout_s:g} s.", "engine_away"
+    elif call.handed_over:  # it hangs, or is in a long step with others
+        message, code = f"The engine did not come to it within {call.timeout_s:g} s.", "engine_away"
     else:
         message, code = f"The server is busy: its turn did not come within {call.timeout_s:g} s.", "overloaded"
     return server_error(message, code=code, status=503)

@@ -1,7 +1,8 @@
 """A request between its route and the engine: is it let in, when is its turn, how long may it take, what did it use.
 
-A route calls `begin`, then awaits `outputs` for each of its prompts, and `end` whatever happened. `outputs` returns
-only once the prompt has its place in the engine, so that a refusal still has a status of its own.
+A route calls `begin`, then `admit` once for all of its prompts, awaits `outputs` for each of them, and calls `end`
+whatever happened. `outputs` returns only once the prompt has its place in the engine, so that a refusal still has a
+status of its own.
 """
 
 import asyncio
@@ -19,30 +20,34 @@ from shared.observability.request_id import request_id_from
 from shared.observability.telemetry import Telemetry
 from shared.serving.concurrency import in_thread
 from shared.serving.engines.engine import EngineFailed
-from shared.serving.errors import bad_value, shutting_down
+from shared.serving.errors import busy, shutting_down
 from shared.serving.guard.admission import Admission, Busy
 from shared.serving.guard.call import Call, Run
-from shared.serving.guard.deadline import Deadline, DeadlinePassed, default_timeout
-from shared.serving.guard.degradation import SMALLER, overloaded, shortened, smaller_than
+from shared.serving.guard.deadline import Deadline, DeadlinePassed
+from shared.serving.guard.degradation import SHORT_TOKENS, SMALLER, overloaded, shortened, smaller_than
 from shared.serving.guard.drain import Drain
+from shared.serving.guard.health import Health
 from shared.serving.guard.keys import Key, KeyRing
 from shared.serving.guard.limits import KeyLimits
-from shared.serving.guard.refusals import busy, engine_failed, full, hopeless, no_turn, too_late
+from shared.serving.guard.refusals import engine_failed, full, hopeless, no_turn, too_late
+from shared.serving.guard.timeouts import Timeouts
 from shared.serving.models.version import Version
 from shared.serving.models.versions import Versions
 from shared.serving.settings import Settings
 
 T = TypeVar("T")
 
-MAX_TIMEOUT_S = 600.0
-MEASURE_EVERY_S = 1.0  # how often the default timeout is worked out anew
 LAST_WORDS_S = 1.0  # for the answers that are cut off at the end to say so
+ENCODING_S = 0.01  # about how long encoding a prompt takes, before the first is measured
 REFUSED = (429, 503)  # not the request's fault, and nothing broke: it may come back later
 ANYONE = Key("anyone", "")  # who calls a server without keys
 
 
 class Service:
-    """What all requests share. keys: none lets everybody in. clock: as of asyncio's loop, in seconds."""
+    """What all requests share. keys: none lets everybody in. clock: as of asyncio's loop, in seconds.
+
+    Where there are keys, they take turns; where there are none, the addresses that requests come from do.
+    """
 
     def __init__(
         self,
@@ -59,23 +64,17 @@ class Service:
         self.telemetry.processes = self._processes
         self.clock = clock
         self.drain = Drain()
+        self._degrade = self.settings.degrade
+        self.health = Health(versions, self.drain, clock, with_smaller=self._degrade not in ("off", "shorter"))
         self.open: set[Call] = set()
         self.admissions: WeakKeyDictionary[Version, Admission] = WeakKeyDictionary()
         self.limits = {
             k.name: KeyLimits(k, clock()) for k in self.keys.keys if k.requests_per_minute or k.tokens_per_minute
         }
         places = self.settings.max_num_seqs + self.settings.queue_length
-        self.encoding = Admission(1, places, places, clock)
-        self._degrade = self.settings.degrade
-        self._timeout, self._timeout_until = 0.0, float("-inf")
+        self.encoding = Admission(1, places, places + 1, clock, ENCODING_S)
+        self.timeouts = Timeouts(self.telemetry, self.settings.timeout, clock)
         self._stop_watching: Callable[[], None] = lambda: None
-
-    @property
-    def ready(self) -> bool:
-        """Whether a request would be let in now."""
-        return not self.drain.draining and any(
-            version.state == "ready" and version.engine.state == "ready" for version in self.versions.list()
-        )
 
     @property
     def num_waiting(self) -> int:
@@ -83,40 +82,32 @@ class Service:
 
     def status(self) -> dict[str, Any]:
         """For the readiness check."""
-        state = "ready" if self.ready else "shutting down" if self.drain.draining else "not ready"
+        state = "ready" if self.health.ready else "shutting down" if self.drain.draining else "not ready"
         running = sum(admission.num_running for admission in self.admissions.values())
         counts = {"running": running, "waiting": self.num_waiting}
-        return {"status": state, "default_timeout_s": round(self.default_timeout(), 3), **counts}
-
-    def default_timeout(self) -> float:
-        """How many seconds a request may take that doesn't say: the operator's, or three times the measured P99."""
-        now = self.clock()
-        if now >= self._timeout_until:
-            telemetry = self.telemetry
-            measured = default_timeout(telemetry.p99_s(), telemetry.num_measured)
-            self._timeout, self._timeout_until = self.settings.timeout or measured, now + MEASURE_EVERY_S
-            telemetry.metrics.default_timeout.set(self._timeout)
-        return self._timeout
+        return {"status": state, "default_timeout_s": round(self.timeouts.default(), 3), **counts}
 
     def begin(self, request: Request, model: str, timeout: float | None = None, degrade: bool = True) -> Call:
-        """Let a request in. Raises ApiError: 503 while the server ends or loads, 404 for a model there isn't.
+        """Let a request in. Raises ApiError: 503 while the server ends or loads and when its engine has failed, 404 for
+        a model there isn't.
 
-        degrade: whether a smaller model may take it, where the operator allows that.
+        degrade: whether a smaller model may take it, where the operator allows that; not when it names a version.
         """
         if self.drain.draining:
             raise shutting_down()
-        if timeout is not None and not 0 < timeout <= MAX_TIMEOUT_S:
-            raise bad_value("timeout", f"must be above 0 and at most {MAX_TIMEOUT_S:.0f} seconds, not {timeout:g}")
+        seconds = self.timeouts.of(timeout)
         state, now = request.state, self.clock()
         request_id = getattr(state, "request_id", None) or request_id_from(None)
         version, degraded = self._pick(model, request_id, degrade)
         if version.engine.state == "failed":
             raise engine_failed()
-        seconds, arrived = timeout or self.default_timeout(), getattr(state, "arrived", now)
+        arrived = getattr(state, "arrived", now)
         route = getattr(request.scope.get("route"), "path", "other")
         trace = self.telemetry.begin(request_id, route, arrived)
         deadline = Deadline.after(seconds, arrived)
-        call = Call(request_id, getattr(state, "key", ANYONE), version, deadline, seconds, trace, degraded)
+        key, address = getattr(state, "key", ANYONE), request.scope.get("client")
+        caller = address[0] if key is ANYONE and address else key.name
+        call = Call(request_id, key, caller, version, deadline, seconds, trace, degraded)
         trace.model, trace.version, trace.key = version.model, version.name, call.key.name
         call.timer = asyncio.get_running_loop().call_later(deadline.remaining(now), self._expire, call)
         self.drain.enter()
@@ -125,34 +116,53 @@ class Service:
         state.call = call
         return call
 
-    async def outputs(self, call: Call, prompt_ids: Sequence[int], params: SamplingParams) -> Run:
-        """The outputs of one prompt, once it has its place in the engine.
+    def admit(
+        self, call: Call, prompts: Sequence[Sequence[int]], params: Sequence[SamplingParams], any_length: bool = False
+    ) -> list[SamplingParams]:
+        """Charge the key for all prompts of a request, and return their parameters as they will be honoured.
 
-        Raises ApiError: 429 when the key has used up its tokens or too many wait, 503 when its turn doesn't come before
-        its deadline, or the engine doesn't come back. ValueError for a prompt that can't be served. Reading raises 504
-        when the deadline passes, and 503 at the server's end.
+        any_length: the request doesn't say how long an answer may be, so it may be as long as the key's limit allows.
+        Raises ValueError for a prompt that can't be served, and ApiError 429 when the key has used up its tokens.
         """
-        admission = self.admission_of(call.version)
-        params = call.version.engine.check(prompt_ids, params)
-        if self._degrade == "shorter" and overloaded(admission) and params != (shorter := shortened(params)):
-            params, call.degraded["max_tokens"] = shorter, str(shorter.max_tokens)
-        call.trace.n = params.n + (call.trace.n if call.runs else 0)
-        self._charge(call, len(prompt_ids) + params.n * params.max_tokens)
-        run = Run(call)
+        engine, limits = call.version.engine, self.limits.get(call.key.name)
+        params = [engine.check(ids, one) for ids, one in zip(prompts, params, strict=True)]
+        if self._degrade == "shorter" and overloaded(self.admission_of(call.version)):
+            shorter = [shortened(one) for one in params]
+            if shorter != params:
+                params, call.degraded["max_tokens"] = shorter, str(SHORT_TOKENS)
+        call.trace.n, num_prompt = sum(one.n for one in params), sum(map(len, prompts))
+        if limits is not None:
+            params = limits.shortened(params, num_prompt) if any_length else params
+            tokens = num_prompt + sum(one.n * one.max_tokens for one in params)
+            if (refusal := limits.take_tokens(tokens, self.clock())) is not None:
+                raise refusal
+            call.charged = tokens
+        return params
+
+    async def outputs(self, call: Call, prompt_ids: Sequence[int], params: SamplingParams) -> Run:
+        """The outputs of one prompt that was admitted, once it has its place in the engine.
+
+        Raises ApiError: 429 when too many wait, 503 when its turn doesn't come before its deadline, or the engine
+        doesn't come back. Reading raises 504 when the deadline passes, and 503 at the server's end.
+        """
+        admission, run = self.admission_of(call.version), Run(call)
 
         async def start() -> None:
             if (refusal := hopeless(admission, call.deadline.remaining(self.clock()))) is not None:
                 raise refusal
-            call.trace.queued = self.clock()
-            run.place = await admission.acquire(call.key.name, call.deadline, params.n, call.key.max_waiting)
+            if call.trace.queued is None:  # of several prompts the first counts, as it does for what comes after
+                call.trace.queued = self.clock()
+            run.place = await admission.acquire(call.caller, call.deadline, params.n, call.key.max_waiting)
             await call.version.engine.until_ready(call.deadline)
             run.start(prompt_ids, params)
 
+        call.runs.append(run)
         try:
             await self._unless_failed(call, start())
             return run
         except BaseException:
             run.close()
+            call.runs.remove(run)
             raise
 
     async def encode(self, call: Call, work: Callable[[], T]) -> T:
@@ -160,11 +170,16 @@ class Service:
 
         Raises what `outputs` does, and what the work raises.
         """
-        if (refusal := full(self.admission_of(call.version), call.key)) is not None:
-            raise busy(refusal)  # it would be for nothing
+        admission = self.admission_of(call.version)
+        if (refusal := full(admission, call)) is not None:
+            raise busy(refusal, refusal.retry_after_s)  # it would be for nothing
 
         async def done() -> T:
-            place = await self.encoding.acquire(call.key.name, call.deadline)
+            try:
+                place = await self.encoding.acquire(call.caller, call.deadline)
+            except Busy:  # after their texts, all of them have their answers to wait for
+                waiting = self.encoding.num_waiting
+                raise Busy(f"{waiting} requests wait already", admission.retry_after(waiting)) from None
             task = asyncio.ensure_future(in_thread(work))
             # Work that has begun can't be stopped: a caller who leaves must not let the next piece begin beside it.
             task.add_done_callback(lambda _: place.release())
@@ -186,8 +201,9 @@ class Service:
                 raise  # the caller has left
             raise call.failure from None
         except Busy as error:
-            call.trace.queued = None
-            raise busy(error) from None
+            if not call.handed_over:
+                call.trace.queued = None
+            raise busy(error, error.retry_after_s) from None
         except DeadlinePassed:
             raise no_turn(call) from None
         except EngineFailed:
@@ -219,7 +235,7 @@ class Service:
             limits = version.engine.limits
             running = limits.max_num_seqs if limits is not None else self.settings.max_num_seqs
             waiting = self.settings.queue_length
-            self.admissions[version] = Admission(running, waiting, waiting, self.clock)
+            self.admissions[version] = Admission(running, waiting, waiting + 1, self.clock)  # of one caller: all of it
         return self.admissions[version]
 
     async def start(self) -> None:
@@ -229,6 +245,7 @@ class Service:
         assert self.settings.model is not None
         self._stop_watching = self.telemetry.watch_gc()
         version = self.versions.load(self.settings.model, name="v1")
+        self.health.model = version.model
         assert version.settled is not None
         await version.settled
         if version.state != "ready":
@@ -259,18 +276,13 @@ class Service:
     def _pick(self, model: str, request_id: str, degrade: bool) -> tuple[Version, dict[str, str]]:
         """Who answers, and what is less for it: a smaller model, where there is one and it takes as long a prompt."""
         version = self.versions.pick(model, request_id)
-        if not degrade or self._degrade in ("off", "shorter") or not overloaded(self.admission_of(version)):
+        degrade = degrade and self._degrade not in ("off", "shorter") and model == version.model
+        if not degrade or not (version.engine.state == "failed" or overloaded(self.admission_of(version))):
             return version, {}
         other = smaller_than(version, self.versions)
         return (version, {}) if other is None else (other, {"model": other.model})
 
-    def _charge(self, call: Call, tokens: int) -> None:
-        limits = self.limits.get(call.key.name)
-        if limits is not None:
-            if (refusal := limits.take_tokens(tokens, self.clock())) is not None:
-                raise refusal
-            call.charged += tokens
-
     def _expire(self, call: Call) -> None:
         """Its deadline has come."""
-        call.fail(too_late(call) if any(run.started for run in call.runs) else no_turn(call))
+        there = call.version.engine.state != "restarting"
+        call.fail(too_late(call) if call.begun and there else no_turn(call))

@@ -16,11 +16,11 @@ from shared.evaluation.gate import Report, gate
 from shared.evaluation.properties import Answer
 from shared.evaluation.regression import CASES, Case, Result, judge, load_cases, prompt_ids
 from shared.evaluation.report import report_json
-from shared.inference.outputs import QueueFull
+from shared.inference.outputs import EngineStopped, GenerationError, QueueFull
 from shared.inference.sampling import SamplingParams
 from shared.measure.memory import MB
 from shared.model.config import ModelConfig
-from shared.serving.engines.engine import Engine
+from shared.serving.engines.engine import Engine, EngineFailed
 from shared.serving.engines.kv_memory import available_memory
 from shared.serving.errors import ApiError
 from shared.serving.models.text_model import TextModel
@@ -63,7 +63,7 @@ def check_folder(path: Path) -> None:
 
 
 def _wrong_folder(message: str) -> ApiError:
-    return ApiError(400, f"path: {message}.", param="path", code="invalid_model")
+    return ApiError(400, f"path: {message.rstrip('.')}.", param="path", code="invalid_model")
 
 
 def check_memory(path: Path, loaded: Mapping[Path, str]) -> None:
@@ -191,7 +191,10 @@ async def _answer(side: Side, case: Case) -> Answer:
     tokenizer = side.text.tokenizer
     ids = prompt_ids(case, tokenizer, side.text.template)  # type: ignore[arg-type]
     params = SamplingParams(max_tokens=case.max_tokens, temperature=case.temperature, seed=case.seed)
-    ids = await _ids(side.engine, ids, params, f"regression-{side.name}-{case.id}")
+    try:
+        ids = await _ids(side.engine, ids, params, f"regression-{side.name}-{case.id}")
+    except (EngineFailed, EngineStopped, GenerationError) as error:
+        raise GenerationError(f"{side.name} could not answer {case.id}: {error}") from error
     if ids and ids[-1] in tokenizer.eos_ids:
         return Answer(tokenizer.decode(ids[:-1]), "stop")
     return Answer(tokenizer.decode(ids), "length")

@@ -1,6 +1,7 @@
 """One loaded version of a model, and the ways in which it may not be had."""
 
 import asyncio
+import re
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from shared.serving.models.text_model import TextModel
 
 State = Literal["loading", "warming", "checking", "ready", "rejected", "failed", "unloading"]
 SEPARATOR = "@"
+GOOD_NAME = re.compile(r"[A-Za-z0-9._:+-]{1,64}")
 
 
 class UnknownModel(ApiError):
@@ -73,6 +75,28 @@ class Version:
         """What a request names that wants this version and no other."""
         return f"{self.model}{SEPARATOR}{self.name}"
 
+    @property
+    def status(self) -> str:
+        """The state, as whoever wants answers sees it: what is ready and has lost its engine has failed."""
+        return "failed" if self.state == "ready" and self.engine.state == "failed" else self.state
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with it, or with its engine; mostly nothing."""
+        return self.error or self.engine.error
+
+    def check_may_serve(self, force: bool) -> None:
+        """Raise Refused, saying why, unless it may be given requests. force: one that the gate has rejected, too."""
+        if self.state == "rejected" and not force:
+            why = f'{self.error.rstrip(".")}. Send "force": true to overrule this.'
+            raise Refused(f"{self.name!r} was not promoted: {why}", "version_rejected")
+        if self.state not in ("ready", "rejected"):
+            how = "can't be loaded" if self.state == "failed" else f"is {self.state}"
+            why = f": {self.error.rstrip('.')}" if self.error else "; wait until it is ready"
+            raise Refused(f"{self.name!r} {how}{why}.", f"version_{self.state}")
+        if self.engine.state == "failed":
+            raise Refused(f"The engine of {self.name!r} has failed: {self.engine.error.rstrip('.')}.", "engine_failed")
+
     def enter(self) -> None:
         """A request begins; the version isn't unloaded before it leaves."""
         self.num_open += 1
@@ -88,6 +112,15 @@ class Version:
     async def emptied(self) -> None:
         if self.num_open:
             await self._empty.wait()
+
+
+def check_names(name: str, model: str) -> None:
+    """Raises ApiError for names that a version and its model can't have."""
+    if not GOOD_NAME.fullmatch(name):
+        message = "name: must be at most 64 letters, digits and signs among . _ : + -"
+        raise invalid(f"{message}, not {name[:80]!r}.", "name")
+    if not model.isprintable() or not 0 < len(model) <= 128 or SEPARATOR in model:
+        raise invalid(f"model: must be a name of at most 128 characters without {SEPARATOR}.", "model")
 
 
 def reason(error: BaseException) -> str:

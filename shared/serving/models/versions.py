@@ -7,7 +7,6 @@ answers is settled once, when the request comes; it is that one's to the end, ho
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from itertools import count
@@ -20,11 +19,18 @@ from shared.serving.errors import ApiError
 from shared.serving.models.promotion import RegressionGate, Side, check_memory, warm_up
 from shared.serving.models.router import Router
 from shared.serving.models.text_model import TextModel, model_name
-from shared.serving.models.version import SEPARATOR, NotReady, Refused, UnknownModel, Version, invalid, reason
+from shared.serving.models.version import (
+    SEPARATOR,
+    NotReady,
+    Refused,
+    UnknownModel,
+    Version,
+    check_names,
+    invalid,
+    reason,
+)
 
 logger = logging.getLogger(__name__)
-
-GOOD_NAME = re.compile(r"[A-Za-z0-9._:+-]{1,64}")
 
 Gate = Callable[[Side, Side], Awaitable[dict[str, Any]]]
 
@@ -90,8 +96,8 @@ class Versions:
     def pick(self, model: str, request_id: str) -> Version:
         """Who answers a request: the version it names, or one by the shares. The same id gets the same version as long
         as the shares stand. Raises UnknownModel and NotReady."""
-        all_models = {version.model for version in self.list()}
-        if model in all_models:
+        all_models = {version.model for version in self.list() if version.state not in ("failed", "unloading")}
+        if model in all_models or model in self._routers:
             if model not in self._routers:
                 raise NotReady(f"{model!r} is not ready yet; see /health/ready.")
             return self._versions[self._routers[model].pick(request_id)]
@@ -105,7 +111,7 @@ class Versions:
 
     def add(self, version: Version) -> None:
         """Take in a version that is ready, started and all. The first one of a model serves it."""
-        self._check_name(version.name, version.model)
+        self._check_free(version.name, version.model)
         self._versions[version.name] = version
         self._listen_to(version)
         self._made_ready(version)
@@ -117,8 +123,10 @@ class Versions:
         gate: another than the usual one. Raises ApiError for a name that can't be had.
         """
         model = model_name(path) if model is None else model
-        name = next(n for n in map("v{}".format, self._numbers) if n not in self._versions) if name is None else name
-        self._check_name(name, model)
+        if name is None:
+            check_names("new", model)  # a load that is refused shall take no number
+            name = next(n for n in map("v{}".format, self._numbers) if n not in self._versions)
+        self._check_free(name, model)
         version = Version(name, model, path, self._make_engine(path, name))
         self._versions[name] = version
         self._listen_to(version)
@@ -129,14 +137,18 @@ class Versions:
     async def _load(self, version: Version, gate: Gate) -> None:
         try:
             async with self._turn:
-                others = {v.path: v.engine.limits for v in self.list() if v is not version}
-                if loaded := {path: limits.device for path, limits in others.items() if limits is not None}:
+                there = [v for v in self.list() if v is not version and v.engine.state not in ("failed", "stopped")]
+                if loaded := {v.path: v.engine.limits.device for v in there if v.engine.limits is not None}:
                     check_memory(version.path, loaded)
                 version.text = await in_thread(lambda: self._load_text(version.path, version.model))
                 await version.engine.start()
                 version.state = "warming"
                 version.warm_up = await warm_up(version.engine, version.text)
-                if (baseline := self.serving(version.model)) is not None:
+                baseline = self.serving(version.model)
+                if baseline is not None and baseline.engine.state == "failed":  # when else should it be replaced?
+                    why = f"not compared: the engine of {baseline.name} has failed"
+                    version.gate = {"baseline": baseline.name, "cases": 0, "reasons": [], "left_out": [why]}
+                elif baseline is not None:
                     await self._check(version, baseline, gate)
         except BaseException as error:
             version.state, version.error, version.failure = "failed", reason(error), error
@@ -185,7 +197,7 @@ class Versions:
             raise invalid(f"shares: {error}.", "shares") from None
         for version in versions:
             if shares[version.name] > 0:
-                self._check_may_serve(version, force)
+                version.check_may_serve(force)
         self._accept(versions)
         self._routers.setdefault(model, router).set_shares(shares)
         self._tell("traffic_shifted", versions[0], ", ".join(f"{name} {share:.0%}" for name, share in shares.items()))
@@ -193,7 +205,7 @@ class Versions:
     def promote(self, name: str, force: bool = False) -> None:
         """Give a version all requests of its model. Raises ApiError as `shift` does."""
         version = self.get(name)
-        self._check_may_serve(version, force)
+        version.check_may_serve(force)
         self._accept([version])
         self._routers.setdefault(version.model, Router({name: 1.0})).promote(name)
         self._tell("version_promoted", version, f"it answers all requests for {version.model}")
@@ -209,7 +221,8 @@ class Versions:
         try:
             self._routers[model].rollback()
         except ValueError as error:
-            raise Refused(f"There is nothing to go back to: {error}.", "nothing_to_roll_back") from None
+            message = str(error)
+            raise Refused(f"{message[:1].upper()}{message[1:]}.", "nothing_to_roll_back") from None
         shares = self.shares(model)
         said = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
         self._tell("traffic_rolled_back", self._versions[next(iter(shares))], said)
@@ -217,9 +230,13 @@ class Versions:
     def start_unload(self, name: str) -> asyncio.Task[None]:
         """Take a version that doesn't serve out: its requests are answered to the end, then its engine is stopped.
 
-        Raises ApiError for one that has a share of the requests, and for one that is leaving already.
+        The only version of a model takes the model with it, but for this server's first. Raises ApiError for one that
+        has a share of the requests beside others, or of that model's; and for one that is leaving already.
         """
         version = self.get(name)
+        alone = [other for other in self.list() if other.model == version.model] == [version]
+        if alone and version.model in list(self._routers)[1:]:
+            del self._routers[version.model]
         if share := self.shares(version.model).get(name, 0):
             raise Refused(f"{name!r} answers {share:.0%} of the requests for {version.model!r}: promote another first.",
                           "version_serves")  # fmt: skip
@@ -249,26 +266,11 @@ class Versions:
         await asyncio.gather(*loading, return_exceptions=True)
         await asyncio.gather(*(version.engine.stop() for version in self.list()))
 
-    def _check_name(self, name: str, model: str) -> None:
-        if not GOOD_NAME.fullmatch(name):
-            message = "name: must be at most 64 letters, digits and signs among . _ : + -"
-            raise invalid(f"{message}, not {name[:80]!r}.", "name")
-        if not model.isprintable() or not 0 < len(model) <= 128 or SEPARATOR in model:
-            raise invalid(f"model: must be a name of at most 128 characters without {SEPARATOR}.", "model")
+    def _check_free(self, name: str, model: str) -> None:
+        check_names(name, model)
         if name in self._versions:
             message = f"name: {name!r} is in use; unload that version first, or take another name."
             raise Refused(message, "name_in_use", "name")
-
-    def _check_may_serve(self, version: Version, force: bool) -> None:
-        if version.engine.state == "failed":
-            raise Refused(f"The engine of {version.name!r} has failed: {version.engine.error}.", "engine_failed")
-        if version.state == "ready" or (version.state == "rejected" and force):
-            return
-        if version.state == "rejected":
-            message = f'{version.name!r} was not promoted: {version.error}. Send "force": true to overrule this.'
-            raise Refused(message, "version_rejected")
-        why = f": {version.error}" if version.error else "; wait until it is ready"
-        raise Refused(f"{version.name!r} is {version.state}{why}.", f"version_{version.state}")
 
     def _accept(self, versions: list[Version]) -> None:
         for version in versions:

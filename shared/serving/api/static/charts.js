@@ -1,6 +1,6 @@
 // Drawn by hand: a line chart (SVG), the map of KV blocks (canvas), and the waterfall of requests.
 
-import { element } from "./server.js";
+import { count, element } from "./server.js";
 
 const NS = "http://www.w3.org/2000/svg";
 const WIDTH = 300, HEIGHT = 120, LEFT = 34, BOTTOM = 18, TOP = 6;
@@ -49,7 +49,7 @@ export function lineChart(into, names, digits = 0) {
     if (hovered !== null) parts.push(svg("line", { class: "cursor", x1: x(i), x2: x(i), y1: TOP, y2: y(0) }));
     drawing.replaceChildren(...parts);
     const when = hovered === null ? "now" : `${(n - 1 - i) * step} s ago`;
-    const said = names.map((name, k) => `${(rows[k][i] ?? 0).toFixed(digits)} ${name}`);
+    const said = names.map((name, k) => count((rows[k][i] ?? 0).toFixed(digits), name.replace(/s$/, ""), name));
     drawing.setAttribute("aria-label", `${said.join(", ")}, ${when}; highest ${short(Math.max(0, ...rows[0]))}`);
     note.replaceChildren(...said.map((text, k) => element("span", k ? "second" : "first", text)), element("span", "", when));
   };
@@ -60,7 +60,7 @@ export function lineChart(into, names, digits = 0) {
 
 const STATES = ["free", "cached", "used", "shared"];
 
-// The map of one version's blocks: a cell for each. Returns update(name, blocks, what is said of each).
+// The map of one version's blocks: a cell for each. Returns update(name, blocks, what is said of each, and at the end).
 export function blockMap(into) {
   const title = element("p"), canvas = element("canvas");
   into.append(element("div", "map", "", title, canvas));
@@ -71,10 +71,10 @@ export function blockMap(into) {
     const i = Math.floor(event.offsetY / size) * perRow + Math.floor(event.offsetX / size);
     canvas.title = i < cells.length ? `block ${i * stride}: ${STATES[cells[i]]}` : "";
   };
-  return (name, blocks, each) => {
+  return (name, blocks, each, more) => {
     ({ cells, stride } = blocks);
     const counts = STATES.map((state) => `${blocks[state]} ${state}`).join(" · ");
-    title.textContent = `${name}: ${blocks.num} blocks${each}: ${counts}${stride > 1 ? ` · every ${stride}th is drawn` : ""}`;
+    title.textContent = `${name}: ${blocks.num} blocks${each}: ${counts}${stride > 1 ? ` · one in ${stride} is drawn` : ""}${more}`;
     canvas.setAttribute("aria-label", title.textContent);
     const width = canvas.parentElement.clientWidth, scale = window.devicePixelRatio || 1;
     const style = getComputedStyle(document.documentElement);
@@ -125,13 +125,15 @@ export function waterfall(into, traces) {
       track.append(mark);
     }
     track.title = [
-      trace.id, trace.key && `key ${trace.key}`, trace.version, `${trace.prompt_tokens} prompt tokens (${trace.cached_tokens} cached)`,
-      `${trace.output_tokens} written`, `at most ${trace.max_blocks} blocks`, `${trace.done.toFixed(2)} s in all`, trace.resumed ? `resumed ${trace.resumed} times` : "",
+      trace.id, trace.key && `key ${trace.key}`, trace.version, `${count(trace.prompt_tokens, "prompt token")} (${trace.cached_tokens} cached)`,
+      `${trace.output_tokens} written`, `at most ${count(trace.max_blocks, "block")}`, `${trace.done.toFixed(2)} s in all`,
+      trace.resumed && `resumed ${count(trace.resumed, "time")}`,
     ].filter(Boolean).join(" · ");
     const name = element("span", "mono", trace.id);
     name.title = trace.id;
-    return [name, track];
+    const spent = [trace.machine_s === null ? "" : `${trace.machine_s.toFixed(3)} s`, trace.cost === null ? "" : trace.cost.toPrecision(2)];
+    return [name, track, element("span", "spent number", spent.filter(Boolean).join(" · "))];
   });
   const axis = element("div", "axis", "", element("span", "", "0 s"), element("span", "", `${span.toFixed(1)} s`));
-  into.replaceChildren(element("div", "fall", "", ...rows, element("span"), axis));
+  into.replaceChildren(element("div", "fall", "", ...rows, element("span"), axis, element("span", "spent", "engine's time")));
 }

@@ -2,11 +2,14 @@
 
 import { allChats, chatsDialog, newChat, saveChat } from "./chats.js";
 import { render } from "./markdown.js";
-import { $, button, element, events, keyring, recall, refusal, remember } from "./server.js";
+import { $, button, count, element, events, keyring, recall, refusal, remember } from "./server.js";
 
+const HEALTHY_MS = 15000, AWAY_MS = 1000, QUIET_MS = 4000;
 const FIELDS = ["temperature", "top-p", "max-tokens", "seed", "system"];
 const view = document.querySelector("main");
 let models = [];        // the names of those that are served; none until the server has told us
+let listed = false;     // whether they are still what the server said; asking costs a request of the key's limit
+let keyed = false;      // whether the server has asked for a key
 let ready = false;
 let running = null;     // the AbortController of the answer being written
 let chat = newChat();   // {id, at, messages: [{role, content}]}, without the system prompt
@@ -14,10 +17,19 @@ let chat = newChat();   // {id, at, messages: [{role, content}]}, without the sy
 // ---- settings -------------------------------------------------------------------------------------------------------
 
 for (const name of FIELDS) $(name).value = recall("localStorage", name);
-$("open-settings").onclick = () => $("settings").showModal();
+$("open-settings").onclick = () => {
+  $("settings").returnValue = "";
+  $("settings").showModal();
+  if (ready) list().catch(() => {});  // a version may have come since; if that can't be told now, the old list stays
+};
 $("settings").onclose = () => {
-  for (const name of FIELDS) remember("localStorage", name, $(name).value);
-  remember("localStorage", "model", $("model").value);
+  const saved = $("settings").returnValue === "save";  // else it was left with Escape
+  for (const name of FIELDS) {
+    if (saved) remember("localStorage", name, $(name).value);
+    else $(name).value = recall("localStorage", name);
+  }
+  if (saved) remember("localStorage", "model", $("model").value);
+  $("model").value = model();
   if (ready) show("ready", model());
   $("text").focus();
 };
@@ -25,9 +37,9 @@ $("defaults").onclick = () => {
   for (const name of FIELDS) $(name).value = "";
   $("model").selectedIndex = 0;
 };
-$("change-key").onclick = () => { $("settings").close(); key.ask("The key in use was typed in before."); };
+$("change-key").onclick = () => { $("settings").close(); key.ask(false); };
 
-const key = keyring("key", connect, () => show("away", "needs a key; reload the page to enter it"));
+const key = keyring("key", reconnect, () => show("away", "needs a key: see Settings"));
 const model = () => (models.includes(recall("localStorage", "model")) ? recall("localStorage", "model") : models[0]);
 
 function offer(names) {
@@ -41,8 +53,9 @@ function offer(names) {
 
 function show(state, text) {
   $("status").className = state;
-  $("status").firstElementChild.textContent = text;
-  $("change-key").hidden = !key.known();
+  $("status").firstElementChild.textContent = $("status").title = text;  // a phone shows the beginning only
+  $("change-key").hidden = !keyed && !key.known();
+  $("change-key").textContent = key.known() ? "Change the API key" : "Enter the API key";
   ready = state === "ready";
   update();
 }
@@ -50,24 +63,49 @@ function show(state, text) {
 let timer = null;
 async function connect() {
   clearTimeout(timer);
-  let wait = 1000;
+  let wait = AWAY_MS;
   try {
     const health = await fetch("/health/ready");
     if (!health.ok) {
-      show("", "loading the model…");
+      const { status } = await health.json().catch(() => ({}));
+      if (status === "shutting down") show("away", "the server is shutting down");
+      else if (listed) show("ready", `${model()} · waiting for the engine`);  // questions are taken and wait, too
+      else show("", "loading the model…");
     } else {
-      const answer = await fetch("/v1/models", { headers: key.headers() });
-      if (answer.status === 401) { show("away", "needs a key"); key.ask((await refusal(answer)).message); return; }
-      if (!answer.ok) throw await refusal(answer);
-      offer((await answer.json()).data.map((entry) => entry.id));
+      if (!listed && !await list()) return;
       show("ready", model());
-      wait = 15000;
+      wait = HEALTHY_MS;
     }
   } catch (error) {
-    show("away", error instanceof TypeError ? "the server doesn't answer" : error.message);
-    wait = 1000;
+    const gone = error instanceof TypeError;
+    if (gone) listed = false;  // what comes back may be another
+    show("away", gone ? "the server doesn't answer" : error.message);
+    if (error.wait) wait = error.wait * 1000;
   }
+  clearTimeout(timer);  // another call's, made meanwhile
   timer = setTimeout(connect, wait);
+}
+
+// Asks which models there are. False where a key is needed first.
+async function list() {
+  const answer = await fetch("/v1/models", { headers: key.headers() });
+  if (answer.status === 401) { needKey(); return false; }
+  if (!answer.ok) throw await refusal(answer);
+  offer((await answer.json()).data.map((entry) => entry.id));
+  listed = true;
+  return true;
+}
+
+function reconnect() {
+  listed = false;
+  return connect();
+}
+
+function needKey() {
+  clearTimeout(timer);
+  keyed = true;
+  show("away", "needs a key");
+  key.ask();
 }
 
 // ---- the conversation on the page -----------------------------------------------------------------------------------
@@ -108,6 +146,12 @@ function offerChanges() {
 function regenerate() {
   if (chat.messages.at(-1).role === "assistant") chat.messages.pop();
   last(".assistant").remove();
+  retry();
+}
+
+// The button that was pressed goes away with what it stood in; the keyboard goes on at the box.
+function retry() {
+  $("text").focus();
   answer();
 }
 
@@ -138,35 +182,35 @@ function open(other) {
   $("welcome").hidden = chat.messages.length > 0;
   for (const { role, content } of chat.messages) addMessage(role, content);
   offerChanges();
-  if (chat.messages.at(-1)?.role === "user") addTrouble(addMessage("assistant", ""), "This was never answered.", answer);
+  if (chat.messages.at(-1)?.role === "user") addTrouble(addMessage("assistant", ""), "This was never answered.", "Try again", retry);
   $("text").focus();
   update();
 }
 
-// retry: what to do at "Try again"; wait: how many seconds the server asks us to wait before that.
-function addTrouble(message, text, retry = null, wait = null) {
+// words, act: a button, and what it does; wait: how many seconds the server asks us to wait before that.
+function addTrouble(message, text, words = "", act = null, wait = null) {
   const box = element("div", "trouble", text);
   box.setAttribute("role", "alert");
   message.querySelector(".under").before(box);
-  if (retry === null) return;
-  const again = button("Try again", "", () => { message.remove(); retry(); });
+  if (act === null) return;
+  const again = button(words, "", () => { message.remove(); act(); });
   box.append(again);
   const until = Date.now() + (wait ?? 0) * 1000;
   const count = () => {
     const left = Math.ceil((until - Date.now()) / 1000);
-    again.textContent = left > 0 ? `Try again in ${left} s` : "Try again";
+    again.textContent = left > 0 ? `${words} in ${left} s` : words;
     if (left > 0 && again.isConnected) setTimeout(count, 250);
   };
   count();
 }
 
 // The server will never take the last message: put it back into the box, or every later one would be refused with it.
-function takeBack(message, text) {
+function takeBack(message, text, ...more) {
   const box = $("text");
   box.value = [chat.messages.pop().content, box.value].filter(Boolean).join("\n");
   last(".user").remove();
   message.classList.add("refused");
-  addTrouble(message, text);
+  addTrouble(message, text, ...more);
   fit();
 }
 
@@ -213,6 +257,12 @@ async function answer() {
     under.replaceChildren(element("span", "pace", pace(seen)));
     if (follow) toEnd();
   };
+  const waiting = setInterval(() => {
+    if (performance.now() - (seen.last ?? seen.started) < QUIET_MS) return;
+    connect();  // the server may be gone, and the connection doesn't know yet
+    const soFar = seen.first === null ? "" : `${pace(seen)} · `;
+    under.replaceChildren(element("span", "pace", `${soFar}waiting for the engine…`));
+  }, 1000);
   try {
     for await (const piece of pieces(mine.signal, seen)) {
       if (piece.error) throw new Error(piece.error.message);
@@ -234,6 +284,7 @@ async function answer() {
     else trouble = error;
   }
   clearTimeout(drawing);
+  clearInterval(waiting);
   if (running === mine) running = null;
   if (chat === current) {
     finish(message, text, under, seen, trouble);
@@ -250,11 +301,16 @@ function finish(message, text, under, seen, trouble) {
   $("log").removeAttribute("aria-busy");
   render(text, seen.text);
   under.replaceChildren();
-  if (trouble !== null && [400, 413].includes(trouble.status)) {
+  if (trouble?.code === "context_length_exceeded" && chat.messages.length > 1) {
+    takeBack(message, "This conversation has become longer than the model can read.", "Start a new chat", () => open(newChat()));
+  } else if (trouble !== null && [400, 413].includes(trouble.status)) {
     takeBack(message, trouble.message);
+  } else if (trouble?.status === 401) {
+    addTrouble(message, "The server didn't take the key.", "Try again", retry);
+    needKey();
   } else if (trouble !== null) {
-    addTrouble(message, trouble.message, answer, trouble.wait);
-    if (trouble.status === 401) key.ask(trouble.message);
+    addTrouble(message, trouble.message, "Try again", retry, trouble.wait);
+    if (trouble.status === 404) reconnect();  // the model was unloaded
     else connect();
   } else {
     if (seen.text) chat.messages.push({ role: "assistant", content: seen.text });
@@ -290,7 +346,7 @@ function request() {
 
 function pace(seen) {
   const seconds = (seen.last - seen.first) / 1000, tokens = seen.tokens ?? seen.pieces;
-  return [`${tokens} tokens`, ...(tokens > 2 && seconds > 0 ? [`${((tokens - 1) / seconds).toFixed(1)} tokens/s`] : [])].join(" · ");
+  return [count(tokens, "token"), ...(tokens > 2 && seconds > 0 ? [`${((tokens - 1) / seconds).toFixed(1)} tokens/s`] : [])].join(" · ");
 }
 
 function facts(seen) {
@@ -312,6 +368,7 @@ $("ask").onsubmit = (event) => {
   if ($("send").disabled || running) return;
   ask($("text").value);
   $("text").value = "";
+  $("text").focus();  // the button that was pressed is hidden now
   fit();
   update();
 };

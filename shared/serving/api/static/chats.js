@@ -1,6 +1,6 @@
 // The conversations, kept in this browser's localStorage: newest first, the oldest dropped when there are too many.
 
-import { $, button, element, recall } from "./server.js";
+import { $, button, count, element, recall } from "./server.js";
 
 const STORE = "chats", MOST = 50;
 
@@ -34,6 +34,7 @@ export function chatsDialog(currentId, open, forget) {
     keep(allChats().filter((chat) => !ids.has(chat.id)));
     forget(ids);
     fill();
+    dialog.querySelector(".main").focus();  // the button that was pressed is gone
   };
   function fill() {
     const chats = allChats();
@@ -41,7 +42,7 @@ export function chatsDialog(currentId, open, forget) {
       const words = chat.messages[0].content.slice(0, 200);
       const when = new Date(chat.at).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
       const one = button("", "open", () => { dialog.close(); open(chat); });
-      one.append(element("span", "title", words), element("small", "", `${when} · ${chat.messages.length} messages`));
+      one.append(element("span", "title", words), element("small", "", `${when} · ${count(chat.messages.length, "message")}`));
       if (chat.id === currentId()) one.setAttribute("aria-current", "true");
       return element("li", "", "", one, button("Delete", "plain", () => remove(new Set([chat.id])), `Delete: ${words}`));
     }));

@@ -1,7 +1,7 @@
 // The dashboard: asks the server for its state about twice a second, and shows it as it is.
 
 import { blockMap, lineChart, waterfall } from "./charts.js";
-import { $, element, keyring, refusal } from "./server.js";
+import { $, count, element, keyring, refusal } from "./server.js";
 import { explainTerms } from "./terms.js";
 
 const EVERY_MS = 500, HIDDEN_MS = 5000, AWAY_MS = 1000, PATIENCE_MS = 5000;
@@ -25,14 +25,14 @@ async function poll() {
     const refused = [401, 403].includes(error.status);
     away(error, refused);
     if (refused) {
-      if (error.status === 401) key.ask(error.message);
+      if (error.status === 401) key.ask();
       return;  // until there is another key
     }
   }
   timer = setTimeout(poll, wait);
 }
 document.addEventListener("visibilitychange", () => { if (!document.hidden && timer !== null) poll(); });
-$("banner-key").onclick = () => key.ask();
+$("banner-key").onclick = () => key.ask(false);
 
 function away(error, refused) {
   document.body.classList.add("stale");
@@ -76,7 +76,7 @@ function show(state) {
   banner(trouble(state));
   $("empty").hidden = state.totals.requests > 0 || state.num_requests > 0;
   showTiles(state);
-  showBlocks(state.versions);
+  showBlocks(state);
   showRequests(state);
   showQueue(state);
   const { tokens_per_s, requests_per_s, running, waiting, step_s } = state.series;
@@ -102,9 +102,9 @@ function trouble({ draining, versions, num_requests }) {
   return "";
 }
 
-function showTiles({ queue, series, latency, prefix, process, gpus, totals }) {
+function showTiles({ queue, series, latency, prefix, process, gpus, totals, num_requests }) {
   write("running", queue.running);
-  write("running-of", `of ${queue.max_running} places`);
+  write("running-of", `of ${count(queue.max_running, "place")}`);
   write("waiting", queue.waiting);
   write("waiting-of", `of at most ${queue.max_waiting}`);
   write("tokens-per-s", recent(series.tokens_per_s, series.step_s, 3).toFixed(0));
@@ -113,8 +113,9 @@ function showTiles({ queue, series, latency, prefix, process, gpus, totals }) {
   write("requests-per-s", recent(series.requests_per_s, series.step_s, 10).toFixed(1));
   write("ttft-now", time(latency.ttft.p50));
   write("ttft-p99", `P99 ${time(latency.ttft.p99)}`);
-  write("prefix", prefix.asked_tokens ? percent(prefix.hit_tokens / prefix.asked_tokens) : "–");
-  write("prefix-of", prefix.asked_tokens ? `of ${short(prefix.asked_tokens)} tokens` : "");
+  const asked = totals.requests || num_requests ? prefix.asked_tokens : 0;  // before the first request they are the warm-up's
+  write("prefix", asked ? percent(prefix.hit_tokens / asked) : "–");
+  write("prefix-of", asked ? `of ${short(asked)} tokens` : "");
   const parts = Object.entries(process).filter(([, bytes]) => bytes !== null);
   write("memory", memory(parts.reduce((sum, [, bytes]) => sum + bytes, 0)));
   const busy = gpus.map((gpu) => `GPU ${memory(gpu.used_bytes)}${gpu.utilization === null ? "" : `, ${percent(gpu.utilization)} busy`}`);
@@ -125,7 +126,7 @@ function showTiles({ queue, series, latency, prefix, process, gpus, totals }) {
   set($("errors-tile"), "className", errors ? "tile bad" : "tile");
 }
 
-function showBlocks(versions) {
+function showBlocks({ versions, kv_waste }) {
   const shown = versions.filter((version) => version.blocks);
   for (const version of shown) {
     if (!maps.has(version.name)) {
@@ -134,7 +135,8 @@ function showBlocks(versions) {
       maps.set(version.name, { node, update: blockMap(node) });
     }
     const per = version.engine ? ` of ${version.engine.block_size} tokens (${memory(version.engine.bytes_per_block)})` : "";
-    maps.get(version.name).update(version.name, version.blocks, per);
+    const waste = kv_waste[version.name] ?? null;
+    maps.get(version.name).update(version.name, version.blocks, per, waste === null ? "" : ` · waste ${percent(waste)}`);
   }
   for (const [name, { node }] of maps) {
     node.className = shown.some((version) => version.name === name) ? "" : "away";  // while it restarts, its last map stays
@@ -178,8 +180,9 @@ function showLatency({ latency, window_s }) {
   write("latency-window", `of the last ${Math.round(window_s / 60)} minutes`);
   for (const row of $("latency").tBodies[0].rows) {
     const values = latency[row.dataset.of];
-    while (row.cells.length < 5) row.append(cell("", row.cells.length < 4 ? "r" : "r quiet"));
-    [time(values.p50), time(values.p90), time(values.p99), String(values.n)].forEach((text, i) => set(row.cells[i + 1], "textContent", text));
+    const texts = [...["p50", "p90", "p95", "p99", "p99.9"].map((name) => time(values[name])), String(values.n)];
+    while (row.cells.length <= texts.length) row.append(cell("", row.cells.length < texts.length ? "r" : "r quiet"));
+    texts.forEach((text, i) => set(row.cells[i + 1], "textContent", text));
   }
 }
 
@@ -188,7 +191,7 @@ function showVersions(versions) {
     const state = version.state === "ready" ? version.engine_state : version.state, engine = version.engine;
     const share = element("div");
     share.style.width = percent(version.share);
-    const facts = engine && [engine.device, engine.dtype, `attention ${engine.attention}`, `${engine.max_num_seqs} places`,
+    const facts = engine && [engine.device, engine.dtype, `attention ${engine.attention}`, count(engine.max_num_seqs, "place"),
       `${short(engine.max_model_len)} tokens of context`].join(" · ");
     return element("div", "version", "",
       element("div", "", "", element("b", "", version.name), element("span", "", version.model), element("span", `state ${state}`, state),
@@ -214,6 +217,7 @@ function showCounts({ totals, uptime_s, parts }) {
   write("uptime", time(uptime_s));
   const rows = [["requests", totals.requests], ["prompt tokens", totals.prompt_tokens], ["output tokens", totals.output_tokens],
     ["errors", sum(totals.errors)], ...sub(totals.errors), ["refused", sum(totals.refusals)], ...sub(totals.refusals),
+    ["can't be served", sum(totals.bad_requests)], ...sub(totals.bad_requests), ["callers who left", totals.cancelled],
     ["timeouts", totals.timeouts], ["preemptions", totals.preemptions], ["engine restarts", totals.restarts]];
   $("counts").replaceChildren(...rows.flatMap(([name, n, kind = ""]) => [element("dt", kind, name), element("dd", "", n.toLocaleString())]));
   const lines = parts.length ? parts : ["The reference's. 'python -m chapters use 9' puts your own in."];
@@ -256,7 +260,6 @@ async function saveTrace() {
 const sum = (counts) => Object.values(counts).reduce((a, b) => a + b, 0);
 const recent = (row, step, n) => row.slice(-n).reduce((a, b) => a + b, 0) / Math.max(1, Math.min(n, row.length)) / step;
 const percent = (share) => `${Math.round(share * 100)}%`;
-const count = (n, one, more) => `${n} ${n === 1 ? one : more}`;
 const clock = (date) => date.toLocaleTimeString([], { hourCycle: "h23" });
 const short = (n) => (n >= 1e6 ? `${(n / 1e6).toFixed(1)}M` : n >= 1e4 ? `${Math.round(n / 1e3)}k` : String(n));
 const memory = (bytes) => (bytes >= 1e9 ? `${(bytes / 1e9).toFixed(2)} GB` : bytes >= 1e6 ? `${Math.round(bytes / 1e6)} MB` : `${Math.round(bytes / 1e3)} kB`);

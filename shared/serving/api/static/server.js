@@ -4,6 +4,8 @@ const safely = (act) => { try { return act(); } catch { return null; } };  // pr
 export const recall = (store, name) => safely(() => window[store].getItem(name)) ?? "";
 export const remember = (store, name, value) => safely(() => window[store].setItem(name, value));
 
+export const count = (n, one, more = `${one}s`) => `${n} ${Number(n) === 1 ? one : more}`;
+
 export const $ = (id) => document.getElementById(id);
 
 export function element(tag, className = "", text = "", ...children) {
@@ -38,12 +40,10 @@ export function keyring(name, onKey, onRefused) {
       return key ? { Authorization: `Bearer ${key}` } : {};
     },
     known: () => recall("sessionStorage", name) !== "",
-    ask: (reason = "") => {
+    ask: (refused = recall("sessionStorage", name) !== "") => {
       if (dialog.open) return;
       dialog.returnValue = "";
-      const refused = recall("sessionStorage", name) !== "";
       $("key-title").textContent = refused ? "The server didn't take that key" : dialog.dataset.title;
-      $("key-reason").textContent = reason;
       dialog.showModal();
     },
   };

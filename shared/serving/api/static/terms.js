@@ -13,10 +13,13 @@ const TERMS = {
   queue: "From passing the limits until the first step that has some of the request. Under load, most of the latency is here.",
   p50: "Half of the requests were faster than this.",
   p90: "Nine of ten requests were faster than this.",
+  p95: "19 of 20 requests were faster than this.",
   p99: "99 of 100 requests were faster than this. Average values hide what the slowest callers see; this doesn't.",
+  p999: "999 of 1,000 requests were faster than this. Of fewer than a thousand it is next to the slowest.",
   prefix: "Of all prompt tokens, the share whose keys and values were there already, from an earlier request that began the same. They aren't computed again.",
   memory: "Resident memory of the API process and of the engine processes. Weights that several processes map are counted in each.",
-  errors: "Requests that were let in and failed. Refusals, before anything was computed, are counted apart.",
+  errors: "Requests that the server failed. Counted apart: refusals, before anything was computed; requests that can't be served as they are; and callers who left.",
+  waste: "Of the places for tokens in the blocks that are held, the share that has no token yet: the unfilled ends of last blocks.",
   blocks: "The memory for keys and values, as it is: a cell for each block, which holds a few tokens. Answers take blocks as they grow, and give them back when they end.",
   free: "Nobody uses it, and nothing of use is in it.",
   cached: "Nobody uses it now, but it holds the keys and values of a prompt's beginning. A request that begins the same gets it back; it is taken when no free one is left, the least recently used first.",
@@ -31,7 +34,7 @@ const TERMS = {
   versions: "Each loaded version has an engine process of its own. A model's requests are shared out among its versions; a stream stays with the version it began with.",
   events: "What an operator should hear of: an engine that went away and came back, a version that was loaded or promoted, a failed request.",
   parts: "The server runs on the repository's reference, and on your own modules where you have chosen them with 'python -m chapters use'.",
-  waterfall: "The latest requests on one time axis, stage by stage. Long grey bars mean that requests wait; long blue ones, that prompts are long.",
+  waterfall: "The latest requests on one time axis, stage by stage. Long grey bars mean that requests wait; long blue ones, that prompts are long. At the right: its share of the engine's time, and with --cost-per-hour what that cost.",
 };
 
 export function explainTerms() {
