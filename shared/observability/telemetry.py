@@ -78,6 +78,7 @@ class Telemetry:
         self._started = clock()
         self._timeouts = self._restarts = 0
         self._gone = dict.fromkeys((field for field, _ in TOTALS.values()), 0)  # totals of versions that were unloaded
+        self._warm_up = dict.fromkeys(("hit_tokens", "asked_tokens"), 0)  # no callers': what warming up has asked
         # A metric's child for its labels, looked up once: `labels` takes longer than what is done with the child.
         self._step_metrics = cache(self._bind_step)
         self._request_metrics = cache(self.metrics.of_request)
@@ -192,7 +193,7 @@ class Telemetry:
         return {
             "uptime_s": self.clock() - self._started,
             **recent,
-            "prefix": {name: total(name) for name in ("hit_tokens", "asked_tokens")},
+            "prefix": {name: total(name) - n for name, n in self._warm_up.items()},
             "kv_waste": {version: None if step is None else step.kv_waste for version, step in engines.items()},
             "process": {f"{name}_bytes": resident_bytes(pid) for name, pid in processes.items()},
             "gpus": [asdict(gpu) for gpu in self._ask("the GPUs", gpus, no_gpus)],
@@ -213,6 +214,9 @@ class Telemetry:
             self._restarts += 1
         if kind in ("engine_died", "engine_hung", "engine_failed"):
             self.metrics.engine_up.labels(version).set(0)
+        if kind == "version_ready" and (engine := self.engines.get((model, version))) is not None:
+            for name in self._warm_up:
+                self._warm_up[name] += engine.total(name)
         if kind in ("version_unloaded", "version_failed"):
             self._forget(version)
 

@@ -62,6 +62,16 @@ def test_only_what_the_server_failed_is_an_error(telemetry):
         assert (value(telemetry, "llm_errors_total", kind=kind) or 0) == totals["errors"].get(kind, 0)
 
 
+def test_warming_up_is_no_callers_prefix(telemetry):
+    telemetry.step("tiny", "v1", stats(hit_tokens=30, asked_tokens=200))
+    telemetry.event("version_ready", "v1: it can answer", model="tiny", version="v1")
+    assert telemetry.snapshot()["prefix"] == {"hit_tokens": 0, "asked_tokens": 0}
+    telemetry.step("tiny", "v1", stats(hit_tokens=80, asked_tokens=300))
+    assert telemetry.snapshot()["prefix"] == {"hit_tokens": 50, "asked_tokens": 100}
+    telemetry.event("version_unloaded", "…", model="tiny", version="v1")
+    assert telemetry.snapshot()["prefix"] == {"hit_tokens": 50, "asked_tokens": 100}
+
+
 def test_versions_that_run_side_by_side_add_up(telemetry, clock):
     for version, running in (("v1", 7), ("v2", 5), ("v1", 6), ("v2", 7)):
         telemetry.step("tiny", version, stats(num_running=running))

@@ -271,6 +271,11 @@ def test_the_key(browser, model):
         key.fill("sesame")
         page.keyboard.press("Enter")
         expect(page.get_by_role("status")).to_have_text("scripted")
+        page.get_by_role("button", name="Settings").click()
+        page.get_by_role("button", name="Change the API key").click()
+        page.keyboard.press("Escape")  # the one in use stays
+        expect(key).to_be_hidden()
+        expect(page.get_by_role("status")).to_have_text("scripted")
         ask(page, "Hi")
         expect(page.locator(".assistant .text")).to_have_text(ANSWER)
 

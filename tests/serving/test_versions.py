@@ -112,6 +112,20 @@ def test_a_request_may_name_a_version():
     run(test)
 
 
+def test_the_first_model_stays_the_first_when_its_versions_change():
+    """It is what the chat page takes for those who have chosen none."""
+
+    async def test(bench):
+        await bench.load()
+        await bench.load("small", model="other")
+        await bench.load("v2")
+        bench.versions.promote("v2")
+        await bench.versions.start_unload("v1")
+        assert [model["id"] for model in bench.versions.models()][:2] == [MODEL, "other"]
+
+    run(test)
+
+
 def test_shares_are_checked_and_nothing_changes_when_they_are_wrong():
     async def test(bench):
         await bench.load()

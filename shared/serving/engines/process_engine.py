@@ -218,7 +218,8 @@ class ProcessEngine:
             for future in self._maps.values():
                 if not future.done():
                     future.set_result(b"")
-            text = f"the engine process has ended: {why}; {len(self._requests)} requests are open"
+            how = "was ended" if child.hung else "has ended"
+            text = f"the engine process {how}: {why}; open requests: {len(self._requests)}"
             self.on_event("engine_hung" if child.hung else "engine_died", text)
         return why, False
 
@@ -227,7 +228,7 @@ class ProcessEngine:
         first, self.state, self.error = self.state == "loading", "ready", ""
         self._settled.set()
         text = f"the engine is ready after {seconds:.1f} s"
-        text += "" if first else f"; {len(self._requests)} requests go on"
+        text += "" if first else f"; open requests that go on: {len(self._requests)}"
         self.on_event("engine_ready" if first else "engine_restarted", text)
         self._requests.on_ready()
 

@@ -65,12 +65,16 @@ class Versions:
         return self._versions[name]
 
     def models(self) -> list[dict[str, Any]]:
-        """What callers may ask for, in OpenAI's form: each model by its name, and each version of it that is ready."""
+        """What callers may ask for, in OpenAI's form: each model by its name, and each version of it that is ready.
+
+        In the order in which the models came: the first is what a page takes that has no choice yet.
+        """
         ready = [version for version in self.list() if version.state == "ready"]
-        created: dict[str, int] = {}
-        for version in ready:
-            if version.model in self._routers:
-                created[version.model] = min(version.created, created.get(version.model, version.created))
+        created = {
+            model: min(version.created for version in ready if version.model == model)
+            for model in self._routers
+            if any(version.model == model for version in ready)
+        }
         created |= {version.id: version.created for version in ready}
         return [
             {"id": id, "object": "model", "created": at, "owned_by": "your-own-parts"} for id, at in created.items()

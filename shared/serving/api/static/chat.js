@@ -39,7 +39,7 @@ $("defaults").onclick = () => {
 };
 $("change-key").onclick = () => { $("settings").close(); key.ask(false); };
 
-const key = keyring("key", reconnect, () => show("away", "needs a key: see Settings"));
+const key = keyring("key", reconnect, () => { if (!ready) show("away", "needs a key: see Settings"); });
 const model = () => (models.includes(recall("localStorage", "model")) ? recall("localStorage", "model") : models[0]);
 
 function offer(names) {

@@ -102,7 +102,7 @@ function trouble({ draining, versions, num_requests }) {
   return "";
 }
 
-function showTiles({ queue, series, latency, prefix, process, gpus, totals, num_requests }) {
+function showTiles({ queue, series, latency, prefix, process, gpus, totals }) {
   write("running", queue.running);
   write("running-of", `of ${count(queue.max_running, "place")}`);
   write("waiting", queue.waiting);
@@ -113,7 +113,7 @@ function showTiles({ queue, series, latency, prefix, process, gpus, totals, num_
   write("requests-per-s", recent(series.requests_per_s, series.step_s, 10).toFixed(1));
   write("ttft-now", time(latency.ttft.p50));
   write("ttft-p99", `P99 ${time(latency.ttft.p99)}`);
-  const asked = totals.requests || num_requests ? prefix.asked_tokens : 0;  // before the first request they are the warm-up's
+  const asked = prefix.asked_tokens;
   write("prefix", asked ? percent(prefix.hit_tokens / asked) : "–");
   write("prefix-of", asked ? `of ${short(asked)} tokens` : "");
   const parts = Object.entries(process).filter(([, bytes]) => bytes !== null);
