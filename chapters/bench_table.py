@@ -31,12 +31,11 @@ def engine_rows(r: Numbers) -> list[tuple[str, str]]:
 
 
 def service_rows(r: Numbers) -> list[tuple[str, str]]:
-    """A row for each part: what was promised, and what was measured."""
+    """A row for each part: what is promised, and behind it what was measured."""
     return [
-        (f"{part}: " + "; ".join(verdict["measured"] for verdict in group["verdicts"]),
-         "; ".join(verdict["promise"] for verdict in group["verdicts"]))
+        (f"{part}: " + "; ".join(f"{verdict['promise']}: {verdict['measured']}" for verdict in group["verdicts"]), "")
         for part, group in r.items()
-    ]  # fmt: skip
+    ]
 
 
 # command -> rows: what is measured and ours, what it is compared with
