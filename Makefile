@@ -33,7 +33,7 @@ test: setup
 	$(PY) -m chapters build --check
 	$(PY) -m chapters claims --check
 	$(PY) -m chapters verify
-	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(PY) -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 	$(PY) -m chapters test-solved
 
 notebooks: setup

@@ -40,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "exercise(id): judges one exercise; skipped while that is still to do")
     config.addinivalue_line("markers", "real: needs the real model (fetched on first use)")
     config.addinivalue_line("markers", "gpu: needs a CUDA device")
+    config.addinivalue_line("markers", "longest: takes minutes, so it begins first, and others run beside it")
     config.stash[results] = []
     config.stash[endless] = set()
     if config.getoption("--reference"):
@@ -67,6 +68,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = left
+    items.sort(key=lambda item: item.get_closest_marker("longest") is None)
     if any(item.get_closest_marker("gpu") for item in items):
         import torch
 

@@ -116,6 +116,7 @@ def test_bench_reports_what_the_model_says(tmp_path):
 
 
 @pytest.mark.real
+@pytest.mark.longest
 def test_the_stated_loss():
     """The book's own model, trained here if need be: a few minutes, once."""
     facts = json.loads((ensure_own_model() / FACTS).read_text())
