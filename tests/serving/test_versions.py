@@ -242,11 +242,20 @@ def test_a_version_whose_engine_does_not_start_or_fails_its_warm_up_is_told_and_
             return engine
 
         bench.versions._make_engine = broken
+        told, engines = bench.telemetry.event, []
+
+        def event(kind, text, **fields):
+            if kind == "version_failed":
+                engines.append(bench.versions.get(fields["version"]).engine.state)
+            told(kind, text, **fields)
+
+        bench.telemetry.event = event
         v2 = await bench.load()
         assert (v2.state, v2.error) == ("failed", "weights.bin is not a model")
         assert isinstance(v2.failure, EngineFailed)
         v3 = await bench.load()
         assert v3.state == "failed"
+        assert engines == ["stopped", "stopped"]  # no step may follow: its numbers are forgotten
         assert v3.engine.state == "stopped"
         for name in ("v2", "v3"):
             assert refusal(bench.versions.promote, name, force=True).status == 409

@@ -91,15 +91,11 @@ def serve(engine: "LLMEngine", link: Link) -> None:
             obey(engine, frame, link)
         if not engine.has_unfinished:
             if last is not None and not frames:  # what has left since then holds no blocks any more
-                blocks = {"num_free_blocks": engine.blocks.num_free, "num_cached_blocks": engine.blocks.num_free_cached}
-                none: dict[str, Any] = {
-                    "seconds": 0.0,
-                    "num_running": 0,
-                    "num_waiting": 0,
-                    "batch_tokens": 0,
-                    "kv_waste": None,
-                }
-                at_rest = replace(last, at=time.monotonic(), gc_pauses=(), **blocks, **none)
+                free, cached = engine.blocks.num_free, engine.blocks.num_free_cached
+                at_rest = replace(
+                    last, at=time.monotonic(), seconds=0.0, num_running=0, num_waiting=0, batch_tokens=0, gc_pauses=(),
+                    kv_waste=None, num_free_blocks=free, num_cached_blocks=cached,
+                )  # fmt: skip
                 link.outbox.put(pack("step", astuple(at_rest), [], {}, {}))
                 last = None
             continue

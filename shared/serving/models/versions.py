@@ -158,8 +158,8 @@ class Versions:
             version.state, version.error, version.failure = "failed", reason(error), error
             if isinstance(error, Exception) and not isinstance(error, EngineFailed | ApiError | ValueError | OSError):
                 logger.error("version %s can't be loaded", version.name, exc_info=error)  # a fault of ours
-            self._tell("version_failed", version, version.error)
             await version.engine.stop()
+            self._tell("version_failed", version, version.error)  # then its numbers are forgotten: no step may follow
             if not isinstance(error, Exception):
                 raise
             return
