@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/measure/baseline.py (version 7807db57d244).
+# Yours to finish. Generated from shared/measure/baseline.py (version af9c4f30b2bc).
 """Row 0: the most naive generation there is, and a server in thirty lines.
 
 Both are slow on purpose. What they do wrong is measured in chapter 0 and mended, part by part, in the chapters after.
@@ -21,9 +21,11 @@ class Tokenizer(Protocol):
 
     eos_ids: frozenset[int]
 
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without special tokens around them."""
 
-    def decode(self, ids: Sequence[int]) -> str: ...
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text that ids stand for, special tokens included."""
 
 
 def next_token(logits: Tensor) -> int:
@@ -46,12 +48,13 @@ def generate_naive(
 
     model: ids [1, length] -> logits [1, length, vocab]. Yields at most `max_new_tokens` ids, each as soon as it is
     known. An id in `eos_ids` ends the answer: it is generated, so it is yielded too, as the last one. The caller's
-    `prompt_ids` is left as it was.
+    `prompt_ids` is left as it was. The model is called inside torch.inference_mode(), which is left before each yield.
 
     With a model that always prefers the sum of its ids: prompt [1, 2], four tokens -> 3, 6, 12, 24.
     """
     # exercise 0.2: run the model on all ids so far, take the next token, append it and yield it; stop after an EOS
-    #   model(torch.tensor([ids])) is a batch of one; torch.inference_mode() spares the bookkeeping for gradients
+    #   model(torch.tensor([ids])) is a batch of one; torch.inference_mode() around that call spares the bookkeeping for
+    #   gradients; around the whole loop it would be on in the caller's code, too, between two tokens
     raise Todo("0.2")
     # end
 

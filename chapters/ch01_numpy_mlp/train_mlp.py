@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/training/train_mlp.py (version 5d3d8e79352a).
+# Yours to finish. Generated from shared/training/train_mlp.py (version 15f3b01c1bb4).
 """The training loop: shuffled minibatches, forward, loss, backward, update; and the history that plots are made of.
 
 Nothing here knows more of a model than `forward`, `backward` and `params`, or of a loss than its number and gradient.
@@ -24,14 +24,18 @@ class Model(Protocol):
 
     params: list[Array]
 
-    def forward(self, x: Array) -> tuple[Array, Any]: ...
-    def backward(self, tape: Any, dout: Array) -> list[Array]: ...
+    def forward(self, x: Array) -> tuple[Array, Any]:
+        """x: [n, ...]. Returns the output [n, ...], and a tape with what `backward` will need."""
+
+    def backward(self, tape: Any, dout: Array) -> list[Array]:
+        """dout: d loss / d output. Returns a gradient for each of `params`, in their order and shapes."""
 
 
 class Optimizer(Protocol):
     """What the loop needs of an optimiser; `SGD` and `Adam` are two."""
 
-    def step(self, grads: Sequence[Array], lr: float) -> None: ...
+    def step(self, grads: Sequence[Array], lr: float) -> None:
+        """Move the parameters in place. grads: as the model's `backward` returns them."""
 
 
 def train_epoch(
@@ -86,8 +90,10 @@ def fit(
     """
     n = len(data.x_train)
     if epochs < 1 or batch_size < 1 or n == 0 or n != len(data.y_train):
-        raise ValueError(f"need epochs and batch_size of at least 1 and as many labels as images; got epochs {epochs}, "
-                         f"batch_size {batch_size}, {n} images, {len(data.y_train)} labels")
+        raise ValueError(
+            f"need epochs and batch_size of at least 1 and as many labels as images; got epochs {epochs}, "
+            f"batch_size {batch_size}, {n} images, {len(data.y_train)} labels"
+        )
     rng = np.random.default_rng(seed)
     history = History()
     with progress_bar("epochs", epochs, enabled=progress) as advance:

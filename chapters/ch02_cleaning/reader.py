@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/data/reader.py (version 7bed517661ef).
+# Yours to finish. Generated from shared/data/reader.py (version 62df189c3d98).
 """Read JSONL as it comes: a line at a time, in bounded memory, with a report on what is no record.
 
 One JSON object a line, with at least a string "text". A bad line is reported with its file, its number and its reason;
@@ -53,6 +53,7 @@ class ReadStats:
     keep: int = 1000  # of the bad lines are kept one by one: a file may have millions
 
     def add(self, bad: BadLine) -> None:
+        """Count a bad line, and keep it as long as fewer than `keep` have been kept."""
         self.bad += 1
         self.reasons[bad.reason.split(":")[0]] += 1
         if len(self.first_bad) < self.keep:

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/model/transformer.py (version f7aba630d12d).
+# Yours to finish. Generated from shared/model/transformer.py (version ba0be9b5a0c2).
 """The Llama family in plain torch: pure functions for the layers, and a model that strings them together.
 
 Tensors of heads have the layout [batch, heads, length, head_dim]. Nothing here keeps state between two calls: what a
@@ -7,36 +7,18 @@ request remembers lives in the caches that the caller hands in.
 
 from chapters import Todo
 import math
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from shared.model.caches import AttendingCache, Caches, LayerCache
 from shared.model.config import ModelConfig
+from shared.model.linear import Embedding, Linear, Weight, linear
 from shared.model.rope import apply_rope as apply_rope  # "as": to be had from here too
 from shared.model.rope import inverse_frequencies as inverse_frequencies
 from shared.model.rope import rope as rope
 from shared.model.rope import rope_tables as rope_tables
-
-
-class PackedWeight(Protocol):
-    """A weight that isn't a plain tensor, a quantised one for instance, and multiplies by itself."""
-
-    def linear(self, x: Tensor) -> Tensor: ...  # [..., in] -> [..., out]
-
-
-Weight = Tensor | PackedWeight
-
-
-def linear(x: Tensor, w: Weight) -> Tensor:
-    """Multiply by a weight stored as [out, in], the way torch and every checkpoint store it.
-
-    x: [..., in]; w: [out, in], or an object with a `linear` of its own. Returns [..., out]. Every product of
-    activations and weights comes here.
-    """
-    return F.linear(x, w) if isinstance(w, Tensor) else w.linear(x)
 
 
 def rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -91,60 +73,22 @@ def swiglu(x: Tensor, w_gate: Weight, w_up: Weight, w_down: Weight) -> Tensor:
     # end
 
 
-class Cache(Protocol):
-    """What a layer remembers of the tokens before: `update` stores k and v of n new tokens and returns all of them."""
-
-    length: int
-
-    def update(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]: ...  # [batch, kv_heads, n, head_dim]
-
-
-@runtime_checkable
-class AttendingCache(Protocol):
-    """A cache that also attends: its keys and values needn't lie in one piece, nor belong to one sequence."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor: ...  # [1, heads, n, head_dim], as q
-
-
-LayerCache = Cache | AttendingCache
-Caches = Sequence[Cache] | Sequence[AttendingCache]
-
-
-class Linear(nn.Module):
-    """A weight [out, in] with no numbers in it yet, and a bias [out] of zeros where the model has one."""
-
-    def __init__(self, n_in: int, n_out: int, bias: bool = False) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(n_out, n_in))
-        self.bias = nn.Parameter(torch.zeros(n_out)) if bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = linear(x, self.weight)
-        return out if self.bias is None else out + self.bias
-
-
-class Embedding(nn.Module):
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        w = self.weight
-        rows: Tensor = F.embedding(ids, w) if isinstance(w, Tensor) else w.rows(ids)  # a packed weight has `rows`
-        return rows
-
-
 class RMSNorm(nn.Module):
+    """`rmsnorm` with its weight [dim], which begins as ones."""
+
     def __init__(self, dim: int, eps: float) -> None:
         super().__init__()
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(dim))
 
     def forward(self, x: Tensor) -> Tensor:
+        """x: [..., dim]. Returns the same shape and dtype."""
         return rmsnorm(x, self.weight, self.eps)
 
 
 class Attention(nn.Module):
+    """Projections, rope, the cache, `attention`: all that lets one token look at others."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         dim, self.head_dim = config.hidden_size, config.head_dim
@@ -158,6 +102,9 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps) if config.qk_norm else None
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: LayerCache | None) -> Tensor:
+        """x: [batch, length, dim]; cos, sin: as `apply_rope` takes them; mask, cache: for this layer, or None.
+        Returns [batch, length, dim].
+        """
         q, k, v = (self._heads(project(x)) for project in (self.q_proj, self.k_proj, self.v_proj))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
@@ -175,6 +122,8 @@ class Attention(nn.Module):
 
 
 class MLP(nn.Module):
+    """`swiglu` with its three weights."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.gate_proj = Linear(config.hidden_size, config.intermediate_size)
@@ -182,6 +131,7 @@ class MLP(nn.Module):
         self.down_proj = Linear(config.intermediate_size, config.hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
+        """x: [..., dim]. Returns the same shape."""
         return swiglu(x, self.gate_proj.weight, self.up_proj.weight, self.down_proj.weight)
 
 

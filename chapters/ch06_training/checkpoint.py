@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/training/checkpoint.py (version e46dfc9c3ce5).
+# Yours to finish. Generated from shared/training/checkpoint.py (version d0f93f749a06).
 """Checkpoints: all that a run needs to go on bit for bit, in one safetensors file that is whole or isn't there.
 
 No pickle: numbers are tensors, and what isn't a tensor stands as JSON in the file's own header.
@@ -38,6 +38,7 @@ class Snapshot:
 
     @property
     def step(self) -> int:
+        """How many steps were done; the run goes on with the one of this number, counted from 0."""
         return int(self.facts["step"])
 
 
@@ -92,6 +93,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def temporary_name(path: Path) -> Path:
+    """Hidden, in the same folder, and the same every time: what a killed run leaves there is overwritten."""
     return path.with_name(f".{path.name}.part")
 
 

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/training/distributed.py (version c7cbbae67126).
+# Yours to finish. Generated from shared/training/distributed.py (version 92ee5826081b).
 """Data-parallel training: several processes, each with a copy of the model and its share of every batch.
 
 Started by torchrun, which tells each process its number through the environment:
@@ -30,6 +30,7 @@ class Group:
 
     @property
     def leads(self) -> bool:
+        """Whether this is the process that writes files and speaks."""
         return self.rank == 0
 
     def wrap(self, model: nn.Module) -> nn.Module:

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/evaluation/gate.py (version 57662929c271).
+# Yours to finish. Generated from shared/evaluation/gate.py (version a0e5fbf210d1).
 """The gate: is a candidate worse than the baseline, or is it noise?
 
 Both answer the same cases and score the same documents, so each case is its own control: what counts is the difference
@@ -95,6 +95,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
+        """The module's `verdict` of this measure's interval and tolerance; it doesn't ask whether n is large enough."""
         return verdict(self.interval, self.tolerance)
 
     @property
@@ -113,6 +114,7 @@ class Report:
 
     @property
     def worse(self) -> bool:
+        """Whether any measure calls the candidate worse. One on too few documents doesn't count."""
         return any(row.verdict == "worse" and not row.too_few for row in self.comparisons)
 
     @property

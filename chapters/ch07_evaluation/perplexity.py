@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/evaluation/perplexity.py (version b9224fbcd17f).
+# Yours to finish. Generated from shared/evaluation/perplexity.py (version 1b74be5bef74).
 """Perplexity: how surprised a model is by a text, for each token and for each byte.
 
 Losses are in nats (natural logarithms) until the last step. A document is scored after a beginning token, so that its
@@ -142,6 +142,7 @@ class DocumentScore:
 
     @property
     def n_bytes(self) -> int:
+        """Of the text in UTF-8."""
         return len(self.text.encode())
 
     @property

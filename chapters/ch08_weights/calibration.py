@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/model/calibration.py (version 544eb3d44096).
+# Yours to finish. Generated from shared/model/calibration.py (version c2c5c31923af).
 """Calibration: what activations look like on real text, and SmoothQuant, which moves their outliers into the weights.
 
 Weights can be looked at beforehand; activations depend on the text. So a few hundred tokens go through the model, and
@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from shared.measure.memory import free_unused_memory
-from shared.model.transformer import Layer, Linear, RMSNorm, Transformer, linear
+from shared.model.linear import Linear, linear
+from shared.model.transformer import Layer, RMSNorm, Transformer
 
 
 def calibration_ids(encode: Callable[[str], Sequence[int]], n: int = 512) -> Tensor:
@@ -30,7 +31,8 @@ def calibration_ids(encode: Callable[[str], Sequence[int]], n: int = 512) -> Ten
 class Observer(Protocol):
     """Sees the inputs of one product, batch after batch."""
 
-    def update(self, x: Tensor) -> None: ...  # [tokens, channels]
+    def update(self, x: Tensor) -> None:
+        """x: [tokens, channels], the inputs of one call of the product."""
 
 
 Seen = TypeVar("Seen", bound=Observer)
@@ -43,6 +45,7 @@ class ChannelMax:
         self.value: Tensor | None = None
 
     def update(self, x: Tensor) -> None:
+        """x: [tokens, channels]. `value` grows to hold the largest of each channel."""
         largest = x.abs().amax(dim=0)
         self.value = largest if self.value is None else torch.maximum(self.value, largest)
 
@@ -54,6 +57,7 @@ class MinMax:
         self.low, self.high = float("inf"), float("-inf")
 
     def update(self, x: Tensor) -> None:
+        """x: any shape. Widens `low` and `high`."""
         low, high = x.aminmax()
         self.low, self.high = min(self.low, float(low)), max(self.high, float(high))
 
@@ -65,10 +69,12 @@ class Percentile:
         self.percent, self._sum, self._n = percent, 0.0, 0
 
     def update(self, x: Tensor) -> None:
+        """x: any shape, one batch. Each batch counts alike, however large."""
         self._sum, self._n = self._sum + clip_value(x, self.percent), self._n + 1
 
     @property
     def value(self) -> float:
+        """The range's end, symmetrical about 0; 0.0 before the first batch."""
         return self._sum / max(self._n, 1)
 
 
@@ -100,10 +106,12 @@ class Watched(nn.Module):
         self.weight, self.observer, self.is_head = weight, observer, is_head
 
     def linear(self, x: Tensor) -> Tensor:
+        """x: [..., in]. Returns the product [..., out]; for the head, x itself."""
         self.observer.update(x.detach().flatten(0, -2))  # [tokens, channels]
         return x if self.is_head else linear(x, self.weight)
 
     def rows(self, ids: Tensor) -> Tensor:
+        """ids: [...]. Returns [..., in]. A look-up multiplies nothing, so there is nothing to observe."""
         return self.weight[ids]
 
 

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/model/int8.py (version a6aae6392b22).
+# Yours to finish. Generated from shared/model/int8.py (version a8c9aca52871).
 """The int8 model: weights in eight bits, activations in eight bits row by row, products in whole numbers.
 
 On a CPU that is less memory to read and more numbers to an instruction, hence faster. On a GPU only the weights are
@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from shared.measure.memory import free_unused_memory
 from shared.model.calibration import ChannelMax, scales_for, smooth_layer, watch
+from shared.model.linear import Linear
 from shared.model.quantization import quantize_symmetric
-from shared.model.transformer import Layer, Linear, Transformer
+from shared.model.transformer import Layer, Transformer
 from shared.model.weight_only import check_weights, quantize_weight_only
 
 CALIBRATION_TOKENS = 512
@@ -93,6 +94,7 @@ class Int8Weight(nn.Module):
         self.register_buffer("columns", columns)
 
     def linear(self, x: Tensor) -> Tensor:
+        """x: [..., in], already divided by `columns` where there are any. Returns [..., out] in x's dtype."""
         return int8_linear(x, self.levels, self.scale)
 
     def rows(self, ids: Tensor) -> Tensor:

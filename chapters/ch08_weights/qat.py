@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/training/qat.py (version cfb9dc24c158).
+# Yours to finish. Generated from shared/training/qat.py (version e1ea2c416950).
 """Quantisation-aware training: the network trains with the rounding it will have to live with.
 
 Rounding has a slope of zero nearly everywhere, so no gradient would come through. The straight-through estimator
@@ -37,6 +37,7 @@ class QATLinear(nn.Linear):
         self.bits = bits
 
     def forward(self, x: Tensor) -> Tensor:
+        """x: [..., in]. Returns [..., out]. The gradient reaches the weight as if nothing had been rounded."""
         w = straight_through(self.weight, fake_quantize(self.weight, self.bits, per="row"))
         return F.linear(x, w, self.bias)
 

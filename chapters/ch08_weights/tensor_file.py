@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/model/tensor_file.py (version 51bcba6b62c9).
+# Yours to finish. Generated from shared/model/tensor_file.py (version ee33ab42753b).
 """Safetensors read by hand: eight bytes, a JSON header, and numbers that are mapped into memory where they lie.
 
 The format (github.com/huggingface/safetensors, "Format"): 8 bytes, little-endian: the header's length; the header, a
@@ -166,6 +166,7 @@ class TensorFile:
             raise WeightsError(f"{path} is damaged or cut short: {error}. Copy or fetch it again.") from error
 
     def tensor(self, name: str) -> Tensor:
+        """The tensor where it lies: nothing is copied, or read before somebody looks. Raises KeyError without one."""
         return tensor_view(self._data, self._start, self.entries[name])
 
     def release(self, name: str) -> None:

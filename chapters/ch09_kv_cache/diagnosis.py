@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/inference/diagnosis.py (version 720ff37afff8).
+# Yours to finish. Generated from shared/inference/diagnosis.py (version 6ed14d872969).
 """Which fault has a loop, or a sampler, that answers wrongly? Found out from outside, without reading its code."""
 
 from chapters import Todo
@@ -66,6 +66,7 @@ class Recorder(nn.Module):
     def forward(
         self, ids: Tensor, caches: Any = None, last_only: bool = False, positions: Any = None, **settings: Any
     ) -> Tensor:
+        """Asks the model, adds a Call to `calls`, and returns the logits unchanged."""
         cached = caches[0].length if caches else 0
         where = list(range(cached, cached + ids.shape[1])) if positions is None else positions.flatten().tolist()
         if positions is not None:

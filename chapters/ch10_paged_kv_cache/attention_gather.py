@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/inference/attention_gather.py (version 2d5b5942a917).
+# Yours to finish. Generated from shared/inference/attention_gather.py (version b40e30d6637d).
 """Paged attention in plain torch: copy the blocks that a query sees next to each other, then attend as usual.
 
 Three things make it fast. The pool is laid out heads first, so a block's share for one head is one row and copying is
@@ -76,6 +76,7 @@ class GatherBackend:
         self._room = torch.empty(0, dtype=dtype, device=device)
 
     def begin(self, pool: KVPool, chunks: Sequence[Chunk]) -> "GatherStep":
+        """A GatherStep over these chunks; see AttentionBackend."""
         return GatherStep(self, pool, chunks)
 
     def room(self, n_rows: int) -> Tensor:
@@ -113,6 +114,7 @@ class GatherStep(StepAttention):
         return Group(tokens.flatten().to(device), tables.to(device), rows.to(device), mask)
 
     def attend(self, layer: int, q: Tensor, scale: float) -> Tensor:
+        """Group by group, in the pool's dtype. q: [1, heads, tokens, head_dim]. Returns the same shape and dtype."""
         flat = q[0].transpose(0, 1)  # [tokens, heads, head_dim]: so the model made it, and so it wants it back
         out = torch.empty_like(flat)
         for group in self.groups:

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/inference/block_manager.py (version 8e94cecd609f).
+# Yours to finish. Generated from shared/inference/block_manager.py (version 80e8261f1494).
 """Which sequence holds which blocks of the KV pool: reference counts, the prefix cache, and what is evicted when.
 
 A block has room for `block_size` tokens' keys and values, of every layer. This module deals in block numbers only; the
@@ -63,6 +63,7 @@ class BlockManager:
 
     @property
     def num_free(self) -> int:
+        """Blocks that nobody holds. Some of them the prefix cache still finds (`num_free_cached`)."""
         return len(self._free)
 
     @property

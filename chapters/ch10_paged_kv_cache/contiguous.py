@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/inference/contiguous.py (version ddee78303554).
+# Yours to finish. Generated from shared/inference/contiguous.py (version 1b2ee45a420f).
 """Memory given out in one piece per request, the way caches were kept before paging: it frays into holes."""
 
 from chapters import Todo
@@ -34,6 +34,7 @@ class ContiguousAllocator:
 
     @property
     def num_free(self) -> int:
+        """Places in all holes together. That many can be free and a smaller request find no room."""
         return self.capacity - sum(self.sizes.values())
 
     def in_order(self) -> list[str]:

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/inference/paged_kv_cache.py (version 04ec8f65b82a).
+# Yours to finish. Generated from shared/inference/paged_kv_cache.py (version d6d8f629ec50).
 """Memory for the keys and values of all sequences: one pool per layer, cut into blocks of a few tokens each.
 
 A sequence's tokens lie wherever its block table says. A slot is the place of one token: `block * block_size + offset`.
@@ -73,18 +73,22 @@ class KVPool:
 
     @property
     def num_layers(self) -> int:
+        """Of the model: each has keys and values of its own in every block."""
         return self.keys.shape[0]
 
     @property
     def num_blocks(self) -> int:
+        """How many blocks were set aside; which of them are in use, the block manager knows."""
         return self.keys.shape[1]
 
     @property
     def block_size(self) -> int:
+        """In tokens."""
         return self.keys.shape[3]
 
     @property
     def nbytes(self) -> int:
+        """The memory that is set aside, in bytes. On a CPU the system hands it over as it is written to."""
         return self.keys.nbytes + self.values.nbytes
 
     def store(self, layer: int, blocks: Tensor, offsets: Tensor, k: Tensor, v: Tensor) -> None:

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/inference/batch_queue.py (version f7990d2d18b4).
+# Yours to finish. Generated from shared/inference/batch_queue.py (version 4983a71052e4).
 """Who waits, who goes next, and when: the batcher's decisions, without a clock and without a model.
 
 Nothing here asks for the time or waits. The batcher (batcher.py) brings a real clock and the simulation
@@ -22,10 +22,12 @@ class Queued(Protocol):
     """What the queue needs to know of a request."""
 
     @property
-    def arrived(self) -> float: ...  # seconds, on whatever clock
+    def arrived(self) -> float:
+        """Seconds, on whatever clock the policy's windows are measured with."""
 
     @property
-    def length(self) -> int: ...  # tokens of prompt and answer together, at most
+    def length(self) -> int:
+        """Tokens of prompt and answer together, at most: what decides the bucket."""
 
 
 R = TypeVar("R", bound=Queued)

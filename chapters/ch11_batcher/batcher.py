@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/inference/batcher.py (version 51f9d1fd96ec).
+# Yours to finish. Generated from shared/inference/batcher.py (version 5e451c5b7624).
 """The batcher: callers arrive one by one, the model runs batches, and each gets the answer to its own question.
 
 One task, the collector, decides who runs and when. Callers only put their request into the queue and wait for the
@@ -38,6 +38,7 @@ class Request:
 
     @property
     def length(self) -> int:
+        """Tokens of prompt and answer together, at most: what the queue's buckets go by."""
         return len(self.prompt_ids) + self.params.max_tokens
 
 

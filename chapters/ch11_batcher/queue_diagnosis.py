@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/inference/queue_diagnosis.py (version 6456de9d99b4).
+# Yours to finish. Generated from shared/inference/queue_diagnosis.py (version 28a6ee836733).
 """Four batchers that are wrong in well-known ways, what one sees of each from outside, and which sign means which.
 
 All are asked by numbered callers, and the model only repeats the numbers: so it shows who was answered by whose answer.
@@ -62,7 +62,10 @@ def diagnose(signs: Signs) -> str:
 
 
 class Submits(Protocol):
-    async def submit(self, caller: int, length: int) -> list[int]: ...  # the numbers of those whose answers these are
+    """What all four batchers have, and the whole of what is asked of a batcher here."""
+
+    async def submit(self, caller: int, length: int) -> list[int]:
+        """Wait for this caller's answer. Returns the numbers of those whose answers it was given. Raises QueueFull."""
 
 
 class WatchedModel:
@@ -76,6 +79,7 @@ class WatchedModel:
         self._one_at_a_time = asyncio.Lock()
 
     async def run(self, callers: Sequence[int]) -> list[int]:
+        """One batch, after those before it; it takes batch_s seconds. Returns the callers' numbers, in order."""
         loop = asyncio.get_running_loop()
         if not callers:
             return []
@@ -120,6 +124,7 @@ class SharedFlush:
         self.waiting: list[int] = []
 
     async def submit(self, caller: int, length: int) -> list[int]:
+        """The fault: whoever wakes up second finds the queue empty, and the first takes everybody's answers."""
         self.waiting.append(caller)
         if len(self.waiting) < self.policy.max_batch_size:
             await asyncio.sleep(self.policy.max_wait_s)
@@ -136,6 +141,7 @@ class Collecting:
         self.task = asyncio.get_running_loop().create_task(self.serve())
 
     async def submit(self, caller: int, length: int) -> list[int]:
+        """Queue the caller, within the policy's bound, and wait for the collector's answer."""
         if self.queue.qsize() >= self.policy.max_waiting:
             raise QueueFull
         answer: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
@@ -143,6 +149,7 @@ class Collecting:
         return await answer
 
     async def serve(self) -> None:
+        """The collector, for ever: take a batch out of the queue, run it, fulfil the futures."""
         raise NotImplementedError
 
 
@@ -150,6 +157,7 @@ class RestartingWindow(Collecting):
     """The time-out of waiting for one more request, taken for the window."""
 
     async def serve(self) -> None:
+        """The fault: the time-out counts from the arrival before, so a steady trickle never lets it run out."""
         while True:
             batch = [await self.queue.get()]
             try:
@@ -165,6 +173,7 @@ class SortedBatch(Collecting):
     """Sorted by length, to save padding, and zipped with those who asked, in the order in which they came."""
 
     async def serve(self) -> None:
+        """The fault: answers in the order of lengths go to callers in the order of arrival."""
         while True:
             first = await self.queue.get()
             await asyncio.sleep(self.policy.max_wait_s)
@@ -184,5 +193,6 @@ class OneAtATime:
         self.semaphore = asyncio.Semaphore(1)
 
     async def submit(self, caller: int, length: int) -> list[int]:
+        """The fault: there is no queue that could be full, only callers who wait for the semaphore."""
         async with self.semaphore:
             return await self.model.run([caller])

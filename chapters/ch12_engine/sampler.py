@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/inference/sampler.py (version 3a7813cb6bd5).
+# Yours to finish. Generated from shared/inference/sampler.py (version b8119f993ef9).
 """The next token of every sequence in a step: one row of logits each, its own parameters, its own draw."""
 
 from chapters import Todo
@@ -10,12 +10,14 @@ from torch import Tensor
 
 from shared.inference.outputs import TokenLogprobs
 from shared.inference.sampling import SamplingParams, sample
-from shared.inference.scheduler import Step
 from shared.inference.sequence import Sequence
+from shared.inference.step import Step
 
 
 @dataclass(frozen=True)
 class Sampled:
+    """A token that was drawn, and what the model thought of it where the request asks for that."""
+
     token_id: int
     logprobs: TokenLogprobs | None = None
 

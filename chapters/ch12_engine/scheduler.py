@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/inference/scheduler.py (version c535245f84cc).
+# Yours to finish. Generated from shared/inference/scheduler.py (version c3451ed7972b).
 """Continuous batching: which tokens of which sequences are computed in the next step.
 
 One rule instead of two phases (after Orca, Yu et al. 2022, and vLLM's scheduler): a sequence is its tokens and how many
@@ -11,32 +11,18 @@ import bisect
 import heapq
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import count
 
 from shared.inference.block_manager import BlockManager
 from shared.inference.outputs import QueueFull
 from shared.inference.sequence import Sequence, SequenceStatus
+from shared.inference.step import Step
 
 RUNNING, WAITING = SequenceStatus.RUNNING, SequenceStatus.WAITING
 
 
 class NeverFits(ValueError):
     """The request needs more than there is even when it has the machine to itself; waiting wouldn't help."""
-
-
-@dataclass
-class Step:
-    """What to compute: n tokens of each sequence, from its num_computed_tokens on, after copying blocks.
-
-    scheduled: (sequence, n), those of `running` in their order, then the newly admitted. copies: (source, target)
-    blocks, all before anything is written. preempted, admitted: who left and who came, for those who watch.
-    """
-
-    scheduled: list[tuple[Sequence, int]] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
-    admitted: list[Sequence] = field(default_factory=list)
 
 
 class Scheduler:

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/observability/gc_pauses.py (version 7c707e55bef0).
+# Yours to finish. Generated from shared/observability/gc_pauses.py (version c926127e4acc).
 """Garbage collections, seen and made rare. All threads of a process stand still while its cyclic collector runs; other
 processes go on."""
 
@@ -34,9 +34,11 @@ class GcPauses:
         # end
 
     def start(self) -> None:
+        """Measure every collection of this process from now on."""
         gc.callbacks.append(self)
 
     def stop(self) -> None:
+        """Measure no more. What was measured can still be drained."""
         if self in gc.callbacks:
             gc.callbacks.remove(self)
 

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/observability/logs.py (version 00c6f9de9db5).
+# Yours to finish. Generated from shared/observability/logs.py (version 01fe4acfe82c).
 """Log lines: lengths and times, never texts, with the request's id in every one, written by a thread of its own."""
 
 from chapters import Todo
@@ -87,6 +87,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line. A field whose name is one of the line's own (time, level, …) gets an underscore."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """The line, whatever the fields hold: what JSON can't hold is written as text."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -111,6 +112,7 @@ class TextFormatter(logging.Formatter):
     text from outside begins a line of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """The line, and a traceback's below it."""
         at = time.strftime("%H:%M:%S", time.localtime(record.created))
         fields = {"request_id": getattr(record, "request_id", ""), **getattr(record, "fields", {})}
         pairs = [f"{_shown(name)}={_shown(value)}" for name, value in fields.items() if name != "request_id" or value]

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/observability/trace.py (version 0b11322c79c6).
+# Yours to finish. Generated from shared/observability/trace.py (version b52e7d3aed72).
 """A request's life in time stamps, and what one engine step looked like.
 
 All times are seconds of time.monotonic, which is one clock for all processes of a machine.
@@ -85,6 +85,7 @@ class RequestTrace:
 
     @property
     def ttft_s(self) -> float | None:
+        """Seconds from the arrival to the first token; None while there is none."""
         return _between(self.arrived, self.first_token)
 
     @property
@@ -101,6 +102,7 @@ class RequestTrace:
 
     @property
     def e2e_s(self) -> float | None:
+        """Seconds from the arrival to the last token; None while the request is open."""
         return _between(self.arrived, self.done)
 
 

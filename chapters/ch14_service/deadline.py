@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/serving/guard/deadline.py (version c30e55f27594).
+# Yours to finish. Generated from shared/serving/guard/deadline.py (version c814a2b6e77e).
 """Until when an answer is of use: one point in time, handed from wait to wait, so that each gets what is left."""
 
 from chapters import Todo
@@ -25,6 +25,7 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float, now: float) -> "Deadline":
+        """The deadline `seconds` after `now`, on the clock of `now`."""
         return cls(now + seconds)
 
     def remaining(self, now: float) -> float:
@@ -32,6 +33,7 @@ class Deadline:
         return max(0.0, self.at - now)
 
     def expired(self, now: float) -> bool:
+        """Whether it has come; at the moment itself, too."""
         return now >= self.at
 
 

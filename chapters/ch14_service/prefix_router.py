@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/serving/cluster/prefix_router.py (version 73b013177c8f).
+# Yours to finish. Generated from shared/serving/cluster/prefix_router.py (version d80bc80964fa).
 """Which replica gets a request: the one that knows the longest beginning of it, unless it has too much to do."""
 
 from chapters import Todo
@@ -29,6 +29,7 @@ class PrefixRouter:
 
     @property
     def replicas(self) -> list[str]:
+        """The replicas that may be picked."""
         return list(self._known)
 
     def add(self, replica: str) -> None:
@@ -36,6 +37,7 @@ class PrefixRouter:
         self._known[replica] = OrderedDict()
 
     def remove(self, replica: str) -> None:
+        """A replica is gone; unknown names are ignored."""
         self._known.pop(replica, None)
 
     def pick(self, token_ids: Sequence[int], loads: Mapping[str, float]) -> str:

@@ -1,4 +1,4 @@
-# Yours to finish. Generated from shared/serving/engines/supervision.py (version 0401feec8654).
+# Yours to finish. Generated from shared/serving/engines/supervision.py (version cfaa07383a2c).
 """When an engine process is replaced, how soon, and when it's given up. Decisions alone; the clock is the caller's."""
 
 from chapters import Todo
@@ -61,6 +61,7 @@ class Watch:
         self._looked_at = now
 
     def ping_due(self, now: float) -> bool:
+        """Whether ping_s seconds have passed since the last ping was sent."""
         return now - self._pinged_at >= self.ping_s
 
     def on_sent(self, now: float) -> None:

@@ -144,6 +144,7 @@ def _counted(records: Iterator[Record], step: Callable[[], None]) -> Iterator[Re
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0 when all is written, 2 for an error told in a line, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m shared.data.clean", description=__doc__.splitlines()[0])
     parser.add_argument("path_in", type=Path, metavar="IN", help="JSONL, plain or gzipped")
     parser.add_argument("path_out", type=Path, metavar="OUT", help="JSONL")

@@ -200,6 +200,7 @@ def _docstrings(raw: bytes) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the kinds asked for, where missing. Returns the exit status: 0, 2 for an error, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m shared.data.corpus", description=__doc__.splitlines()[0])
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"{', '.join(LIMITS)}; all of them by default")
     parser.add_argument("--force", action="store_true", help="make it again, even if it is there")

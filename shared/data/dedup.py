@@ -229,6 +229,7 @@ def write(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0 when all is written, 2 for an error told in a line, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m shared.data.dedup", description=__doc__.split(":")[0])
     parser.add_argument("input", metavar="IN", type=Path, help='JSONL: an object with a "text" on each line')
     parser.add_argument("output", metavar="OUT", type=Path, help="the records that are kept; replaced when all is done")

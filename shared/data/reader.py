@@ -51,6 +51,7 @@ class ReadStats:
     keep: int = 1000  # of the bad lines are kept one by one: a file may have millions
 
     def add(self, bad: BadLine) -> None:
+        """Count a bad line, and keep it as long as fewer than `keep` have been kept."""
         self.bad += 1
         self.reasons[bad.reason.split(":")[0]] += 1
         if len(self.first_bad) < self.keep:

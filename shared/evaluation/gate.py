@@ -102,6 +102,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
+        """The module's `verdict` of this measure's interval and tolerance; it doesn't ask whether n is large enough."""
         return verdict(self.interval, self.tolerance)
 
     @property
@@ -120,6 +121,7 @@ class Report:
 
     @property
     def worse(self) -> bool:
+        """Whether any measure calls the candidate worse. One on too few documents doesn't count."""
         return any(row.verdict == "worse" and not row.too_few for row in self.comparisons)
 
     @property

@@ -148,6 +148,7 @@ class DocumentScore:
 
     @property
     def n_bytes(self) -> int:
+        """Of the text in UTF-8."""
         return len(self.text.encode())
 
     @property

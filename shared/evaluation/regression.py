@@ -53,13 +53,15 @@ class Result:
 
     @property
     def passed(self) -> bool:
+        """True when nothing is wrong: the answer has every property that the case expects."""
         return not self.problems
 
 
 class Generate(Protocol):
     """Whatever makes tokens: the answer's ids, an end token included if there was one."""
 
-    def __call__(self, prompt_ids: Sequence[int], max_tokens: int, temperature: float, seed: int) -> Iterable[int]: ...
+    def __call__(self, prompt_ids: Sequence[int], max_tokens: int, temperature: float, seed: int) -> Iterable[int]:
+        """Yield the answer's ids, at most max_tokens. Raises ValueError for a prompt the model can't take."""
 
 
 Respond = Callable[[Case], Answer]

@@ -33,6 +33,7 @@ class Outputs(AsyncIterator[RequestOutput]):
         return output
 
     async def aclose(self) -> None:
+        """Read no more, and call `leave`: the engine stops working on it. May be called at any time, and again."""
         self._unfinished = 0
         self._leave()
 

@@ -39,6 +39,7 @@ class Chunk:
 
     @property
     def end(self) -> int:
+        """The position after its last token: so many tokens of the sequence are seen."""
         return self.start + self.n
 
 
@@ -104,9 +105,12 @@ class StepAttention(ABC):
 
 
 class AttentionBackend(Protocol):
+    """One way to attend over the pool. It may keep scratch memory and compiled code, and nothing of a request."""
+
     name: str
 
-    def begin(self, pool: KVPool, chunks: Sequence[Chunk]) -> StepAttention: ...
+    def begin(self, pool: KVPool, chunks: Sequence[Chunk]) -> StepAttention:
+        """Prepare what all layers of a step share. chunks: in the order of their tokens in the flat batch."""
 
 
 # name -> module and class. A class takes (config, block_size, dtype, device) and raises BackendUnavailable where it

@@ -32,6 +32,8 @@ def fused_attention(q: Tensor, keys: Tensor, values: Tensor, tables: Tensor, las
 
 
 class FusedBackend(GatherBackend):
+    """Compiles the formula when it is made. Raises BackendUnavailable where `torch.compile` can't."""
+
     name = "fused"
 
     def __init__(self, config: ModelConfig, block_size: int, dtype: torch.dtype, device: torch.device | str) -> None:
@@ -52,13 +54,17 @@ class FusedBackend(GatherBackend):
             raise BackendUnavailable.because("torch.compile failed", error) from error
 
     def begin(self, pool: KVPool, chunks: Sequence[Chunk]) -> "FusedStep":
+        """A FusedStep over these chunks; see AttentionBackend."""
         return FusedStep(self, pool, chunks)
 
 
 class FusedStep(GatherStep):
+    """Groups of decodes go to the compiled formula; pieces of prompts, and whatever has a size of 1, to the gather."""
+
     backend: FusedBackend
 
     def attend_group(self, layer: int, q: Tensor, group: Group, scale: float) -> Tensor:
+        """q: [n, heads, queries, head_dim]. Returns the same shape."""
         n, heads, queries, head_dim = q.shape
         # A size of 1 is a case of its own to the compiler, and would be compiled anew.
         if queries > 1 or n == 1 or group.tables.shape[1] == 1:

@@ -81,6 +81,7 @@ class GatherBackend:
         self._room = torch.empty(0, dtype=dtype, device=device)
 
     def begin(self, pool: KVPool, chunks: Sequence[Chunk]) -> "GatherStep":
+        """A GatherStep over these chunks; see AttentionBackend."""
         return GatherStep(self, pool, chunks)
 
     def room(self, n_rows: int) -> Tensor:
@@ -118,6 +119,7 @@ class GatherStep(StepAttention):
         return Group(tokens.flatten().to(device), tables.to(device), rows.to(device), mask)
 
     def attend(self, layer: int, q: Tensor, scale: float) -> Tensor:
+        """Group by group, in the pool's dtype. q: [1, heads, tokens, head_dim]. Returns the same shape and dtype."""
         flat = q[0].transpose(0, 1)  # [tokens, heads, head_dim]: so the model made it, and so it wants it back
         out = torch.empty_like(flat)
         for group in self.groups:

@@ -17,6 +17,10 @@ MAX_SIZE = 4096  # … and numbers of a head, or tokens of a block: they are on 
 
 
 class NativeBackend(GatherBackend):
+    """float32 on a CPU. Raises BackendUnavailable for any other, for sizes the kernel has no room for, and where it
+    can't be built.
+    """
+
     name = "native"
 
     def __init__(self, config: ModelConfig, block_size: int, dtype: torch.dtype, device: torch.device | str) -> None:
@@ -37,6 +41,7 @@ class NativeBackend(GatherBackend):
             raise BackendUnavailable(str(why)) from None
 
     def begin(self, pool: KVPool, chunks: Sequence[Chunk]) -> "NativeStep":
+        """A NativeStep over these chunks; see AttentionBackend."""
         return NativeStep(self, pool, chunks)
 
 
@@ -75,6 +80,7 @@ class NativeStep(SinglesStep):
             self.backend.kernels.store(x.data_ptr(), x.stride(2), x.stride(1), slots, pool.data_ptr(), tokens, heads)
 
     def attend_singles(self, layer: int, q: Tensor, out: Tensor, scale: float) -> None:
+        """One call of the kernel for all single tokens; it writes their rows of out, [tokens, heads, head_dim]."""
         if q.shape != self.q_shape:
             raise ValueError(f"queries of [tokens, heads, head_dim] {self.q_shape} are wanted, not {tuple(q.shape)}")
         keys, values = self.pool.keys[layer], self.pool.values[layer]
@@ -86,8 +92,11 @@ class NativeStep(SinglesStep):
 
 
 class NativeLayer(LayerAttention):
+    """One layer's share of a step, with keys and values stored by the kernel too."""
+
     step: NativeStep
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """As LayerAttention's. Raises ValueError for another shape than the step's."""
         self.step.store(self.layer, k, v)
         return self.step.attend(self.layer, q, scale)

@@ -11,17 +11,23 @@ from shared.model.config import ModelConfig
 
 
 class ReferenceBackend:
+    """Computes every query by itself, in float64, whatever the pool's dtype; see AttentionBackend."""
+
     name = "reference"
 
     def __init__(self, config: ModelConfig, block_size: int, dtype: torch.dtype, device: torch.device | str) -> None:
         """Runs everywhere, and needs nothing prepared."""
 
     def begin(self, pool: KVPool, chunks: Sequence[Chunk]) -> "ReferenceStep":
+        """A ReferenceStep over these chunks."""
         return ReferenceStep(pool, chunks)
 
 
 class ReferenceStep(StepAttention):
+    """Reads each sequence's keys and values token by token from its table, in each layer anew."""
+
     def attend(self, layer: int, q: Tensor, scale: float) -> Tensor:
+        """q: [1, heads, tokens, head_dim]. Returns the same shape and dtype."""
         out = torch.empty_like(q)
         row = 0
         for chunk in self.chunks:

@@ -40,6 +40,7 @@ class SinglesStep(GatherStep):
         self.lengths = torch.tensor([chunk.end for _, chunk in singles], dtype=torch.long, device=device)
 
     def attend(self, layer: int, q: Tensor, scale: float) -> Tensor:
+        """q: [1, heads, tokens, head_dim]. Returns the same shape and dtype; the kernel sees the pool's dtype."""
         flat = q[0].transpose(0, 1).to(self.pool.keys.dtype)  # [tokens, heads, head_dim]
         out = torch.empty_like(flat, memory_format=torch.contiguous_format)
         for own, group in self.pieces:

@@ -25,6 +25,8 @@ constexpr: Any = Any if tl is None else tl.constexpr  # an argument that is know
 
 
 class TritonBackend(GatherBackend):
+    """For CUDA. Raises BackendUnavailable without it, without Triton, and for sizes that aren't powers of two."""
+
     name = "triton"
 
     def __init__(self, config: ModelConfig, block_size: int, dtype: torch.dtype, device: torch.device | str) -> None:
@@ -38,11 +40,15 @@ class TritonBackend(GatherBackend):
                 raise BackendUnavailable(f"triton works on powers of two, and {name} is {size}")
 
     def begin(self, pool: KVPool, chunks: Sequence[Chunk]) -> "TritonStep":
+        """A TritonStep over these chunks; see AttentionBackend."""
         return TritonStep(self, pool, chunks)
 
 
 class TritonStep(SinglesStep):
+    """A step whose single tokens are attended in one launch: a program for each token and key head."""
+
     def attend_singles(self, layer: int, q: Tensor, out: Tensor, scale: float) -> None:
+        """Launches the kernel, and doesn't wait for it. q, out: [tokens, heads, head_dim]."""
         keys, values = self.pool.keys[layer], self.pool.values[layer]  # [num_blocks, kv_heads, block_size, head_dim]
         _, kv_heads, block_size, head_dim = keys.shape
         group = q.shape[1] // kv_heads

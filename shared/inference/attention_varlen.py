@@ -18,6 +18,8 @@ from shared.model.config import ModelConfig
 
 
 class VarlenBackend:
+    """Switches the whole process to FlashAttention 3, and tries it. Raises BackendUnavailable where it's missing."""
+
     name = "varlen"
 
     def __init__(self, config: ModelConfig, block_size: int, dtype: torch.dtype, device: torch.device | str) -> None:
@@ -35,6 +37,7 @@ class VarlenBackend:
             raise BackendUnavailable.because("torch can't call a paged kernel here", error) from error
 
     def begin(self, pool: KVPool, chunks: Sequence[Chunk]) -> "VarlenStep":
+        """A VarlenStep over these chunks; see AttentionBackend."""
         return VarlenStep(pool, chunks)
 
     def _probe(self, config: ModelConfig, block_size: int, dtype: torch.dtype, device: torch.device | str) -> None:
@@ -53,6 +56,8 @@ class VarlenBackend:
 
 
 class VarlenStep(StepAttention):
+    """The step's tables, ends and borders, as the kernel wants them: int32, on the device."""
+
     def __init__(self, pool: KVPool, chunks: Sequence[Chunk]) -> None:
         super().__init__(pool, chunks)
         device = pool.keys.device
@@ -66,6 +71,7 @@ class VarlenStep(StepAttention):
         self.longest, self.most = max(ends), int(counts.max())
 
     def attend(self, layer: int, q: Tensor, scale: float) -> Tensor:
+        """All chunks in one call. q: [1, heads, tokens, head_dim]. Returns the same shape and dtype."""
         from torch.nn.attention.varlen import varlen_attn
 
         # The kernel wants [num_blocks, block_size, kv_heads, head_dim], and only the last axis in one piece.

@@ -20,10 +20,12 @@ class Queued(Protocol):
     """What the queue needs to know of a request."""
 
     @property
-    def arrived(self) -> float: ...  # seconds, on whatever clock
+    def arrived(self) -> float:
+        """Seconds, on whatever clock the policy's windows are measured with."""
 
     @property
-    def length(self) -> int: ...  # tokens of prompt and answer together, at most
+    def length(self) -> int:
+        """Tokens of prompt and answer together, at most: what decides the bucket."""
 
 
 R = TypeVar("R", bound=Queued)

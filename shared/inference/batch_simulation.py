@@ -34,10 +34,12 @@ class Job:
 
     @property
     def length(self) -> int:
+        """Tokens of prompt and answer together, for the buckets."""
         return self.prompt_tokens + self.new_tokens
 
     @property
     def latency(self) -> float:
+        """Seconds from its arrival to the end of its batch: nobody in a batch is answered before that."""
         return self.ended - self.arrived
 
 
@@ -120,6 +122,7 @@ class ServiceTimes:
         return self.seconds(len(jobs), max(j.prompt_tokens for j in jobs), max(j.new_tokens for j in jobs))
 
     def seconds(self, batch: int, prompt_tokens: int, new_tokens: int) -> float:
+        """How long `batch` rows take: the prefill, and a step for each new token but the first, which comes with it."""
         prefill = [_line(self.lengths, row, prompt_tokens) for row in self.prefill_s]  # one for each batch size
         step = _line(self.batch_sizes, self.step_s, batch)
         return max(0.0, _line(self.batch_sizes, prefill, batch)) + (new_tokens - 1) * max(0.0, step)

@@ -36,6 +36,7 @@ class Request:
 
     @property
     def length(self) -> int:
+        """Tokens of prompt and answer together, at most: what the queue's buckets go by."""
         return len(self.prompt_ids) + self.params.max_tokens
 
 

@@ -86,7 +86,7 @@ def bench_engine(
             ours = measure_engine(model, trace, told=stepper(step))
         first = ours.pop("first_tokens")
         report["engine"] = ours
-        say(line("engine", ours))
+        say(_line("engine", ours))
         ours |= bench_steps(model, progress)
         if scaling:
             ours["twice_threads_speedup"] = twice_threads(model, trace, ours["wall_s"], threads, progress)
@@ -104,7 +104,7 @@ def bench_engine(
                 theirs = group.pop("first_tokens")
                 same = fmean(a == b for a, b in zip(first, theirs, strict=True))
                 report[name] = group | {"first_tokens_as_ours": same, "setting": PEERS[name].setting}
-                say(line(name, group))
+                say(_line(name, group))
     except KeyboardInterrupt:
         report["interrupted"] = True
     return report
@@ -117,16 +117,13 @@ def twice_threads(model: Transformer, trace: Trace, wall_s: float, threads: int,
         engine = LLMEngine(model, max_waiting=len(trace))
         answer_all(engine, trace[:1], lambda n: None)  # a warm-up
         engine = LLMEngine(model, max_waiting=len(trace))
-        with progress_bar("engine, twice the threads: tokens", tokens_of(trace), progress) as step:
+        n_tokens = sum(request.max_new_tokens for request in trace)
+        with progress_bar("engine, twice the threads: tokens", n_tokens, progress) as step:
             start = time.perf_counter()
             answer_all(engine, trace, stepper(step))
             return wall_s / (time.perf_counter() - start)
     finally:
         torch.set_num_threads(threads)
-
-
-def tokens_of(trace: Trace) -> int:
-    return sum(request.max_new_tokens for request in trace)
 
 
 def stepper(step: Callable[[], None]) -> Told:
@@ -139,6 +136,6 @@ def stepper(step: Callable[[], None]) -> Told:
     return told
 
 
-def line(name: str, group: dict[str, Any]) -> str:
+def _line(name: str, group: dict[str, Any]) -> str:
     out, _, decode, prefill = (group[key] for key in FOUR)
     return f"{name:<17} {out:6.1f} output tokens/s, one stream {decode:5.1f}, prefill {prefill:5.0f} tokens/s"

@@ -66,6 +66,7 @@ class Decoding:
             self.engine.step()
 
     def add(self, n_prompt: int, n_output: int) -> str:
+        """Queue a request of random ids that nobody has seen before. Returns its id, to abort it by."""
         request = random_request(self.rng, n_prompt, n_output, self.vocab_size)
         self.number += 1
         params = SamplingParams(max_tokens=n_output, ignore_eos=True)

@@ -61,6 +61,7 @@ class BlockManager:
 
     @property
     def num_free(self) -> int:
+        """Blocks that nobody holds. Some of them the prefix cache still finds (`num_free_cached`)."""
         return len(self._free)
 
     @property

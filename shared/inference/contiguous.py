@@ -32,6 +32,7 @@ class ContiguousAllocator:
 
     @property
     def num_free(self) -> int:
+        """Places in all holes together. That many can be free and a smaller request find no room."""
         return self.capacity - sum(self.sizes.values())
 
     def in_order(self) -> list[str]:

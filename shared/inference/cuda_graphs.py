@@ -16,7 +16,7 @@ from shared.inference.attention import Chunk
 from shared.inference.attention_singles import SinglesStep
 from shared.inference.model_runner import ModelRunner
 from shared.inference.paged_kv_cache import KVPool
-from shared.inference.scheduler import Step
+from shared.inference.step import Step
 
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 INPUTS = ("positions", "slots", "blocks", "offsets", "tokens", "tables", "lengths")  # of a step, on the device
@@ -39,6 +39,8 @@ def record_cuda_graph(compute: Callable[[], Tensor]) -> tuple[Callable[[], None]
 
 @dataclass(frozen=True)
 class Recording:
+    """One size of batch: the tensors that each step fills in, the launches, and the place its logits come out at."""
+
     ids: Tensor  # [1, bucket]
     step: SinglesStep
     replay: Callable[[], None]
@@ -61,6 +63,7 @@ class GraphRunner(ModelRunner):
 
     @torch.inference_mode()
     def run(self, step: Step) -> Tensor:
+        """As ModelRunner's. The first step of a size is recorded, and takes longer."""
         n = len(step.scheduled)
         alike = all(count == 1 == sequence.num_missing for sequence, count in step.scheduled)
         longest = max(len(sequence.block_table) for sequence, _ in step.scheduled)

@@ -6,7 +6,10 @@ from typing import Protocol
 
 
 class HasTokenBytes(Protocol):
-    def token_bytes(self, token_id: int) -> bytes: ...
+    """What of a tokenizer the detokenizer needs."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes a token stands for, which need not be whole characters."""
 
 
 class Detokenizer:

@@ -64,6 +64,7 @@ class Recorder(nn.Module):
     def forward(
         self, ids: Tensor, caches: Any = None, last_only: bool = False, positions: Any = None, **settings: Any
     ) -> Tensor:
+        """Asks the model, adds a Call to `calls`, and returns the logits unchanged."""
         cached = caches[0].length if caches else 0
         where = list(range(cached, cached + ids.shape[1])) if positions is None else positions.flatten().tolist()
         if positions is not None:

@@ -18,6 +18,7 @@ from shared.model.transformer import Transformer, causal_mask
 
 
 def caches_for(model: Transformer, capacity: int) -> list[KVCache]:
+    """Empty caches of the weights' dtype, a layer each, with room for `capacity` tokens."""
     return new_caches(model.config, capacity, dtype=next(model.parameters()).dtype)
 
 
@@ -119,6 +120,7 @@ LOOPS: tuple[Loop, ...] = (right, overwritten, fed_again, forgetful, shared_betw
 
 
 def right_sampler(logits: Tensor, temperature: float, top_p: float) -> Tensor:
+    """Temperature first, then top-p among what it has made of the logits."""
     return top_p_filter(probabilities(logits, temperature), top_p)
 
 

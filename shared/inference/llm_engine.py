@@ -11,23 +11,23 @@ from typing import Any
 
 import torch
 
+from shared import in_words
 from shared.inference.answer_text import AnswerText, EngineTokenizer, silent_ids
 from shared.inference.attention import make_backend
 from shared.inference.block_manager import BlockManager
 from shared.inference.cuda_graphs import make_runner
 from shared.inference.engine_settings import blocks_that_fit, check_resumed, check_settings, honoured
-from shared.inference.outputs import GenerationError, QueueFull, RequestOutput, joined
+from shared.inference.offline import answer_all
+from shared.inference.outputs import GenerationError, Outputs, QueueFull, RequestOutput
 from shared.inference.paged_kv_cache import KVPool
-from shared.inference.sampler import Sampled, rows_to_sample, sample_rows
-from shared.inference.sampling import SamplingParams
-from shared.inference.scheduler import Scheduler, Step
+from shared.inference.sampler import Sampled
+from shared.inference.sampling import SamplingParams, for_each
+from shared.inference.scheduler import Scheduler
 from shared.inference.sequence import Sequence, SequenceStatus
-from shared.measure.progress import progress_bar
+from shared.inference.step import Step
+from shared.inference.step_results import Results, compute
 
 logger = logging.getLogger(__name__)
-
-Results = dict[Sequence, Sampled | Exception]
-Outputs = list[tuple[str, RequestOutput | GenerationError]]
 
 
 class LLMEngine:
@@ -89,6 +89,7 @@ class LLMEngine:
 
     @property
     def has_unfinished(self) -> bool:
+        """Whether `step` has anything to do: requests run or wait."""
         return bool(self._requests)
 
     def check(self, prompt_ids: SequenceOf[int], params: SamplingParams, priority: int = 0) -> SamplingParams:
@@ -161,7 +162,7 @@ class LLMEngine:
                     return []
                 self._in_flight = True
             try:
-                results = self._compute(step)
+                results = compute(step, self.runner)
             finally:
                 with self._lock:
                     self._in_flight = False
@@ -188,24 +189,6 @@ class LLMEngine:
                 self.blocks = self.scheduler.blocks
             raise
 
-    def _compute(self, step: Step) -> Results:
-        """Run the model and draw tokens. If that fails, each sequence by itself, so that only those fail that must.
-
-        A step can be computed again: it writes the same numbers into the same slots. Copies can't: where one was taken
-        from, another's numbers may be by now.
-        """
-        try:
-            self.pool.copy_blocks(step.copies)
-            step.copies.clear()
-            return dict(sample_rows(self.runner.run(step), rows_to_sample(step)))
-        except Exception as error:
-            if len(step.scheduled) == 1:
-                return {step.scheduled[0][0]: error}
-        results: Results = {}
-        for sequence, n in step.scheduled:
-            results |= self._compute(Step([(sequence, n)], step.copies))
-        return results
-
     def _apply(self, step: Step, results: Results) -> Outputs:
         """Enter the results, and make outputs of them. Failures come first: nothing of theirs may be published."""
         outputs: Outputs = []
@@ -226,7 +209,7 @@ class LLMEngine:
         """End a request with all its answers, and say why. Only what was computed soundly was published."""
         logger.error("request %s failed", request_id, exc_info=error)
         self._end(request_id)
-        return request_id, GenerationError(": ".join(filter(None, (type(error).__name__, str(error)))))
+        return request_id, GenerationError(in_words(error))
 
     def _output(self, sequence: Sequence, sampled: Sampled) -> RequestOutput:
         """The new token as the caller sees it; ends the answer when it was the last."""
@@ -257,38 +240,28 @@ class LLMEngine:
         params: for all, or one for each. Raises what add_request raises, before anything is computed, and
         GenerationError, with the prompt's number, when one fails.
         """
-        each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
-        if len(each) != len(prompts):
-            raise ValueError(
-                f"{len(each)} params for {len(prompts)} prompts; there must be one for each, or one for all"
-            )
-        each = [self.check(prompt, one) for prompt, one in zip(prompts, each, strict=True)]
-        pieces: list[list[list[RequestOutput]]] = [[[] for _ in range(one.n)] for one in each]
-        todo = 0
+        each = [self.check(prompt, one) for prompt, one in zip(prompts, for_each(params, len(prompts)), strict=True)]
+        with self._alone():
+            return answer_all(self, prompts, each, self._added, progress)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While the block lasts, only `_added` adds requests. Afterwards there are none, however it ended."""
         with self._sound():
             with self._lock:
                 if self._requests or self._generating:
                     raise RuntimeError("the engine has other requests, whose outputs would be lost; finish them first")
                 self._generating = True
             try:
-                with progress_bar("tokens", sum(one.max_tokens * one.n for one in each), progress) as tick:
-                    while todo < len(prompts) or self.has_unfinished:
-                        while todo < len(prompts) and self._added(str(todo), prompts[todo], each[todo]):
-                            todo += 1
-                        for request_id, output in self.step():
-                            if isinstance(output, GenerationError):
-                                output.add_note(f"while answering prompts[{request_id}]")
-                                raise output
-                            pieces[int(request_id)][output.index].append(output)
-                            tick()
+                yield
             finally:
                 with self._lock:
                     for request_id in list(self._requests):
                         self._end(request_id)
                     self._generating = False
-        return [joined(answer) for answers in pieces for answer in answers]
 
     def _added(self, request_id: str, prompt_ids: SequenceOf[int], params: SamplingParams) -> bool:
+        """False when there is no place for it now."""
         try:
             with self._lock:
                 self._add(request_id, prompt_ids, params)

@@ -8,7 +8,7 @@ from torch import Tensor
 from shared.inference.attention import Chunk
 from shared.inference.native_weights import with_native_weights
 from shared.inference.paged_kv_cache import KVPool
-from shared.inference.scheduler import Step
+from shared.inference.step import Step
 from shared.model.transformer import Transformer
 
 

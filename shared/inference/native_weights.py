@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shared.model.int8 import Int8Weight, int_matmul
-from shared.model.transformer import Embedding, Linear, Transformer
+from shared.model.linear import Embedding, Linear
+from shared.model.transformer import Transformer
 
 FEW_ROWS = 2  # up to here our kernel wins in float32 …
 FEW_ROWS_INT8 = 8  # … and up to here in int8
@@ -58,6 +59,7 @@ class NativeWeight(nn.Module):
         return F.embedding(ids, self.weight)
 
     def sliced(self) -> list["NativeWeight"]:
+        """The same weight in pieces of SLICE rows, each packed by itself: see NativeHead."""
         return [NativeWeight(part, self.kernels) for part in torch.split(self.weight, SLICE)]
 
 
@@ -95,9 +97,11 @@ class NativeInt8Weight(nn.Module):
         return out
 
     def rows(self, ids: Tensor) -> Tensor:
+        """ids: [...]. Returns [..., in]: the weight as an embedding, in float32."""
         return self.whole.rows(ids)
 
     def sliced(self) -> list["NativeInt8Weight"]:
+        """The same weight in pieces of SLICE rows, which share its levels: see NativeHead."""
         starts = range(0, len(self.levels), SLICE)
         return [NativeInt8Weight(self.whole, self.kernels, slice(start, start + SLICE)) for start in starts]
 
@@ -128,6 +132,7 @@ class NativeHead(nn.Module):
         return out
 
     def rows(self, ids: Tensor) -> Tensor:
+        """ids: [...]. Returns [..., dim]: a tied head is the embedding, too."""
         return self.whole.rows(ids)
 
 

@@ -53,6 +53,9 @@ class RequestOutput:
     logprobs: list[TokenLogprobs] | None = None
 
 
+Outputs = list[tuple[str, RequestOutput | GenerationError]]  # request id, and what is new of it
+
+
 def joined(outputs: Sequence[RequestOutput]) -> RequestOutput:
     """The pieces of one answer as one."""
     last = outputs[-1]

@@ -71,18 +71,22 @@ class KVPool:
 
     @property
     def num_layers(self) -> int:
+        """Of the model: each has keys and values of its own in every block."""
         return self.keys.shape[0]
 
     @property
     def num_blocks(self) -> int:
+        """How many blocks were set aside; which of them are in use, the block manager knows."""
         return self.keys.shape[1]
 
     @property
     def block_size(self) -> int:
+        """In tokens."""
         return self.keys.shape[3]
 
     @property
     def nbytes(self) -> int:
+        """The memory that is set aside, in bytes. On a CPU the system hands it over as it is written to."""
         return self.keys.nbytes + self.values.nbytes
 
     def store(self, layer: int, blocks: Tensor, offsets: Tensor, k: Tensor, v: Tensor) -> None:

@@ -68,7 +68,10 @@ def diagnose(signs: Signs) -> str:
 
 
 class Submits(Protocol):
-    async def submit(self, caller: int, length: int) -> list[int]: ...  # the numbers of those whose answers these are
+    """What all four batchers have, and the whole of what is asked of a batcher here."""
+
+    async def submit(self, caller: int, length: int) -> list[int]:
+        """Wait for this caller's answer. Returns the numbers of those whose answers it was given. Raises QueueFull."""
 
 
 class WatchedModel:
@@ -82,6 +85,7 @@ class WatchedModel:
         self._one_at_a_time = asyncio.Lock()
 
     async def run(self, callers: Sequence[int]) -> list[int]:
+        """One batch, after those before it; it takes batch_s seconds. Returns the callers' numbers, in order."""
         loop = asyncio.get_running_loop()
         if not callers:
             return []
@@ -126,6 +130,7 @@ class SharedFlush:
         self.waiting: list[int] = []
 
     async def submit(self, caller: int, length: int) -> list[int]:
+        """The fault: whoever wakes up second finds the queue empty, and the first takes everybody's answers."""
         self.waiting.append(caller)
         if len(self.waiting) < self.policy.max_batch_size:
             await asyncio.sleep(self.policy.max_wait_s)
@@ -142,6 +147,7 @@ class Collecting:
         self.task = asyncio.get_running_loop().create_task(self.serve())
 
     async def submit(self, caller: int, length: int) -> list[int]:
+        """Queue the caller, within the policy's bound, and wait for the collector's answer."""
         if self.queue.qsize() >= self.policy.max_waiting:
             raise QueueFull
         answer: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
@@ -149,6 +155,7 @@ class Collecting:
         return await answer
 
     async def serve(self) -> None:
+        """The collector, for ever: take a batch out of the queue, run it, fulfil the futures."""
         raise NotImplementedError
 
 
@@ -156,6 +163,7 @@ class RestartingWindow(Collecting):
     """The time-out of waiting for one more request, taken for the window."""
 
     async def serve(self) -> None:
+        """The fault: the time-out counts from the arrival before, so a steady trickle never lets it run out."""
         while True:
             batch = [await self.queue.get()]
             try:
@@ -171,6 +179,7 @@ class SortedBatch(Collecting):
     """Sorted by length, to save padding, and zipped with those who asked, in the order in which they came."""
 
     async def serve(self) -> None:
+        """The fault: answers in the order of lengths go to callers in the order of arrival."""
         while True:
             first = await self.queue.get()
             await asyncio.sleep(self.policy.max_wait_s)
@@ -190,5 +199,6 @@ class OneAtATime:
         self.semaphore = asyncio.Semaphore(1)
 
     async def submit(self, caller: int, length: int) -> list[int]:
+        """The fault: there is no queue that could be full, only callers who wait for the semaphore."""
         async with self.semaphore:
             return await self.model.run([caller])

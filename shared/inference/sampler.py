@@ -8,12 +8,14 @@ from torch import Tensor
 
 from shared.inference.outputs import TokenLogprobs
 from shared.inference.sampling import SamplingParams, sample
-from shared.inference.scheduler import Step
 from shared.inference.sequence import Sequence
+from shared.inference.step import Step
 
 
 @dataclass(frozen=True)
 class Sampled:
+    """A token that was drawn, and what the model thought of it where the request asks for that."""
+
     token_id: int
     logprobs: TokenLogprobs | None = None
 

@@ -70,6 +70,19 @@ def _shown(value: object) -> str:
     return "a number of thousands of digits" if isinstance(value, int) and abs(value) > 10**30 else repr(value)
 
 
+def for_each(params: SamplingParams | Sequence[SamplingParams], n: int) -> list[SamplingParams]:
+    """One SamplingParams for each of n prompts, from one for all or a list of them. Raises ValueError for others."""
+    if isinstance(params, SamplingParams):
+        return [params] * n
+    if not isinstance(params, Sequence) or not all(isinstance(one, SamplingParams) for one in params):
+        raise ValueError(
+            f"params must be SamplingParams, one for all prompts or a list of one for each, not {params!r}"
+        )
+    if len(params) != n:
+        raise ValueError(f"{len(params)} params for {n} prompts; there must be one for each, or one for all")
+    return list(params)
+
+
 def sample(logits: Tensor, params: SamplingParams, position: int, token_ids: Sequence[int] = ()) -> int:
     """Choose the token for `position`, counted from the start of the sequence.
 

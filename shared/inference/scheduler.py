@@ -9,32 +9,18 @@ import bisect
 import heapq
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import count
 
 from shared.inference.block_manager import BlockManager
 from shared.inference.outputs import QueueFull
 from shared.inference.sequence import Sequence, SequenceStatus
+from shared.inference.step import Step
 
 RUNNING, WAITING = SequenceStatus.RUNNING, SequenceStatus.WAITING
 
 
 class NeverFits(ValueError):
     """The request needs more than there is even when it has the machine to itself; waiting wouldn't help."""
-
-
-@dataclass
-class Step:
-    """What to compute: n tokens of each sequence, from its num_computed_tokens on, after copying blocks.
-
-    scheduled: (sequence, n), those of `running` in their order, then the newly admitted. copies: (source, target)
-    blocks, all before anything is written. preempted, admitted: who left and who came, for those who watch.
-    """
-
-    scheduled: list[tuple[Sequence, int]] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)
-    preempted: list[Sequence] = field(default_factory=list)
-    admitted: list[Sequence] = field(default_factory=list)
 
 
 class Scheduler:

@@ -51,6 +51,7 @@ class Sequence:
 
     @property
     def num_output_tokens(self) -> int:
+        """Tokens sampled so far, whether they are computed or not."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property

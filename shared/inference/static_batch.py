@@ -13,7 +13,7 @@ from torch import Tensor
 from shared.data.batching import length_buckets, pad
 from shared.inference.generate import PREFILL_CHUNK, check_prompt
 from shared.inference.kv_cache import new_caches
-from shared.inference.sampling import SamplingParams, sample
+from shared.inference.sampling import SamplingParams, for_each, sample
 from shared.model.transformer import Transformer, causal_mask
 
 PAD_ID = 0  # never looked at: any id would do
@@ -154,7 +154,7 @@ def static_batch(
     sort: batches of neighbours in max_tokens, so that rows end together; False: batches as they come. Otherwise as
     run_batch. Raises ValueError for a batch_size below 1, too.
     """
-    every = _each(prompts, params)
+    every = for_each(params, len(prompts))
     _rows(model, prompts, every, eos_ids)  # what is wrong in the last batch is heard of before the first
     lengths = [one.max_tokens for one in every] if sort else [0] * len(prompts)  # equal ones keep their order
     for indices in length_buckets(lengths, batch_size):
@@ -184,25 +184,13 @@ def check_params(params: SamplingParams) -> None:
             raise ValueError(f"{name}: a static batch gives one answer of token ids; {name}={value!r} needs the engine")
 
 
-def _each(prompts: Sequence[Sequence[int]], params: Params) -> list[SamplingParams]:
-    if isinstance(params, SamplingParams):
-        return [params] * len(prompts)
-    if not isinstance(params, Sequence) or not all(isinstance(one, SamplingParams) for one in params):
-        raise ValueError(
-            f"params must be SamplingParams, one for all prompts or a list of one for each, not {params!r}"
-        )
-    if len(params) != len(prompts):
-        raise ValueError(f"{len(params)} params for {len(prompts)} prompts; there must be one for each, or one for all")
-    return list(params)
-
-
 def _rows(model: Transformer, prompts: Sequence[Sequence[int]], params: Params, eos_ids: Collection[int]) -> list[Row]:
     """The rows before the first step. Raises ValueError for what can't be answered."""
     if not isinstance(eos_ids, Collection):
         raise ValueError(f"eos_ids must be a set or list of token ids, not {eos_ids!r}")
     context = model.config.max_position_embeddings
     rows = []
-    for prompt, one in zip(prompts, _each(prompts, params), strict=True):
+    for prompt, one in zip(prompts, for_each(params, len(prompts)), strict=True):
         check_prompt(prompt, model.config.vocab_size, context)
         check_params(one)
         rows.append(Row(list(prompt), one, min(len(prompt) + one.max_tokens, context)))

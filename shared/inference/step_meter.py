@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shared.inference.llm_engine import LLMEngine, Outputs
-from shared.inference.outputs import RequestOutput
+from shared.inference.llm_engine import LLMEngine
+from shared.inference.outputs import Outputs, RequestOutput
 from shared.observability.gc_pauses import GcPauses
 from shared.observability.trace import RequestTrace, StepStats
 
@@ -38,6 +38,7 @@ class StepMeter:
         self._count_again = -math.inf
 
     def step(self) -> MeteredStep:
+        """Run one step of the engine. Raises what the step raises, and has counted nothing then."""
         engine, began = self.engine, self._clock()
         outputs = engine.step()
         ended = self._clock()

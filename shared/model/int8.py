@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from shared.measure.memory import free_unused_memory
 from shared.model.calibration import ChannelMax, scales_for, smooth_layer, watch
+from shared.model.linear import Linear
 from shared.model.quantization import quantize_symmetric
-from shared.model.transformer import Layer, Linear, Transformer
+from shared.model.transformer import Layer, Transformer
 from shared.model.weight_only import check_weights, quantize_weight_only
 
 CALIBRATION_TOKENS = 512
@@ -95,6 +96,7 @@ class Int8Weight(nn.Module):
         self.register_buffer("columns", columns)
 
     def linear(self, x: Tensor) -> Tensor:
+        """x: [..., in], already divided by `columns` where there are any. Returns [..., out] in x's dtype."""
         return int8_linear(x, self.levels, self.scale)
 
     def rows(self, ids: Tensor) -> Tensor:

@@ -178,6 +178,7 @@ class TensorFile:
             raise WeightsError(f"{path} is damaged or cut short: {error}. Copy or fetch it again.") from error
 
     def tensor(self, name: str) -> Tensor:
+        """The tensor where it lies: nothing is copied, or read before somebody looks. Raises KeyError without one."""
         return tensor_view(self._data, self._start, self.entries[name])
 
     def release(self, name: str) -> None:

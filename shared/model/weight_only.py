@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from shared.model.linear import Embedding, Linear
 from shared.model.quantization import in_groups, limit, pack_int4, quantize_symmetric, unpack_int4
-from shared.model.transformer import Embedding, Linear, Transformer
+from shared.model.transformer import Transformer
 
 
 class GroupedWeight(nn.Module):
@@ -32,6 +33,7 @@ class GroupedWeight(nn.Module):
         self.register_buffer("scale", scale.to(weight.dtype))  # [out, groups, 1]
 
     def linear(self, x: Tensor) -> Tensor:
+        """x: [..., in]. Returns [..., out] in x's dtype. The whole weight is turned back for the product."""
         return F.linear(x, self._floats(self.levels, self.scale).to(x.dtype))
 
     def rows(self, ids: Tensor) -> Tensor:

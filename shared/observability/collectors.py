@@ -34,6 +34,7 @@ class Asker:
         self._failing: set[str] = set()
 
     def __call__(self, name: str, ask: Callable[[], T], otherwise: T) -> T:
+        """What `ask` returns, or `otherwise` when it raises. name: what can't be measured, for the log."""
         try:
             answer = ask()
         except Exception:
@@ -70,6 +71,7 @@ class EngineNumbers:
         return stats.generated_tokens - last.generated_tokens
 
     def total(self, field: str) -> int:
+        """A StepStats counter since the version was loaded, over all its engine processes."""
         return self._before[field] + (getattr(self.latest, field) if self.latest else 0)
 
 
@@ -86,6 +88,7 @@ class ScrapeCollector(Collector):
         self._engines, self._processes, self._dropped_lines, self._ask = engines, processes, dropped_lines, ask
 
     def collect(self) -> Iterator[Metric]:
+        """The metrics as they are now; a part that can't be asked is left out, and the log says so."""
         nothing: list[Metric] = []
         parts = {
             "the engines": self._engine_metrics, "the log": self._own_metrics, "memory": self._memory_metrics,

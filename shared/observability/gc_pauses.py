@@ -36,9 +36,11 @@ class GcPauses:
         # end
 
     def start(self) -> None:
+        """Measure every collection of this process from now on."""
         gc.callbacks.append(self)
 
     def stop(self) -> None:
+        """Measure no more. What was measured can still be drained."""
         if self in gc.callbacks:
             gc.callbacks.remove(self)
 

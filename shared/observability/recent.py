@@ -46,6 +46,7 @@ class Recent:
 
     @property
     def num_measured(self) -> int:
+        """How many requests p99_s rests on."""
         return len(self._succeeded)
 
     def finished(self, trace: RequestTrace, error: str) -> None:
@@ -61,20 +62,24 @@ class Recent:
         self._second().requests += 1
 
     def stepped(self, version: str, tokens: int, running: int, waiting: int) -> None:
+        """A step of a version's engine: its new tokens, and how many requests ran and waited meanwhile."""
         second = self._second()
         second.tokens += tokens
         second.running[version] = max(second.running.get(version, 0), running)
         second.waiting = max(second.waiting, waiting)
 
     def p99_s(self) -> float | None:
+        """The 99th percentile of E2E, in seconds, of the latest that succeeded; None before the first. At most a
+        second old once there are a hundred: every request asks, for its deadline."""
         now = self._clock()
-        if self._p99 is None or len(self._succeeded) < 100 or now - self._p99[0] > 1.0:  # every request asks
+        if self._p99 is None or len(self._succeeded) < 100 or now - self._p99[0] > 1.0:
             if not self._succeeded:
                 return None
             self._p99 = now, quantile(sorted(self._succeeded), 0.99)
         return self._p99[1]
 
     def snapshot(self) -> dict[str, Any]:
+        """Totals since the start, latencies of the last WINDOW_S seconds, and a row of the latest SECONDS."""
         now = self._clock()
         recent = [trace for trace in self._requests if trace.done is not None and trace.done > now - WINDOW_S]
         good = [trace for trace in recent if not trace.error]

@@ -6,6 +6,7 @@ freely: routes, kinds and reasons are few, and what is beyond a limit is counted
 long as it does.
 """
 
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -18,6 +19,8 @@ from prometheus_client import (
     Summary,
     disable_created_metrics,
 )
+
+from shared.observability.trace import RequestTrace
 
 # The conventions' recommended boundaries, and some beyond: on a CPU answers take minutes, on a GPU tokens take little.
 DURATION_BUCKETS = tuple(round(0.01 * 2**k, 2) for k in range(16))  # 10 ms to 5.5 min; recommended up to 81.92
@@ -65,6 +68,8 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series be
 PROVIDER = "your_own_parts"  # gen_ai.provider.name, which the conventions require
 GEN_AI = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", "version")
 VERSION = ("model", "version")
+TEXT_COMPLETION = "/v1/completions"
+EXEMPLAR_CHARS = 128 - len("request_id")  # OpenMetrics allows 128 in all
 
 
 class ServingMetrics:
@@ -143,9 +148,11 @@ class ServingMetrics:
                 metric.labels(name)
         for route, status in (*product(ROUTES, STATUSES), *product(PROBES, ("200", "503"))):
             self.requests.labels(route, status)
-        self.watch_process("api")
+        self._watch_process("api")
+        # A metric's child for its labels, looked up once: `labels` takes longer than what is done with the child.
+        self._of_request = cache(self._bind_request)
 
-    def watch_process(self, name: str) -> None:
+    def _watch_process(self, name: str) -> None:
         for generation in GENERATIONS:
             self.gc_pauses.labels(name, generation)
 
@@ -154,10 +161,10 @@ class ServingMetrics:
         for operation, ending in product(OPERATIONS, ENDINGS):
             self.duration.labels(operation, PROVIDER, model, version, ending)
         for operation in OPERATIONS:
-            self.of_request(operation, model, version)
+            self._of_request(operation, model, version)
         self.of_step(model, version)
         self.restarts.labels(version)
-        self.watch_process(engine_process(version))
+        self._watch_process(engine_process(version))
 
     def remove_version(self, version: str) -> None:
         """Forget it: else its last numbers, and its alerts, would stay for ever."""
@@ -168,8 +175,33 @@ class ServingMetrics:
         for metric in of_versions:
             metric.remove_by_labels({"version": version})
         self.gc_pauses.remove_by_labels({"process": engine_process(version)})
+        self._of_request.cache_clear()
 
-    def of_request(self, operation: str, model: str, version: str) -> dict[str, Any]:
+    def observe(self, trace: RequestTrace) -> None:
+        """Count a request that has ended in the histograms of its version. Latencies are those of answers that came
+        whole; how long a failed one took is kept apart by error_type."""
+        operation = "text_completion" if trace.route == TEXT_COMPLETION else "chat"
+        exemplar = {"request_id": trace.request_id[:EXEMPLAR_CHARS]}
+        bound = self._of_request(operation, trace.model, trace.version)
+        ending = trace.error if trace.error in ENDINGS else "_OTHER"
+        duration = self.duration.labels(operation, PROVIDER, trace.model, trace.version, ending)
+        duration.observe(trace.e2e_s or 0.0, exemplar)
+        if trace.queue_s is not None:
+            bound["queue"].observe(trace.queue_s, exemplar)
+        if trace.ttft_s is not None and not trace.error:
+            bound["ttft"].observe(trace.ttft_s, exemplar)
+        if trace.tpot_s is not None and not trace.error:
+            bound["tpot"].observe(trace.tpot_s, exemplar)
+        if trace.prompt_tokens:
+            bound["input"].observe(trace.prompt_tokens)
+        if trace.output_tokens:
+            bound["output"].observe(trace.output_tokens)
+        if trace.machine_s is not None:
+            bound["machine"].observe(trace.machine_s)
+        if trace.cost is not None:
+            bound["cost"].observe(trace.cost)
+
+    def _bind_request(self, operation: str, model: str, version: str) -> dict[str, Any]:
         """What is measured of a request, each metric for these labels."""
         names = (operation, PROVIDER, model, version)
         return {

@@ -18,15 +18,14 @@ from prometheus_client.exposition import choose_encoder
 from shared.observability.collectors import TOTALS, Asker, EngineNumbers, ScrapeCollector
 from shared.observability.cost import price
 from shared.observability.gc_pauses import GcPauses
+from shared.observability.labels import LabelValues
 from shared.observability.logs import FULL, dropped_lines, request_fields, sampled
 from shared.observability.process import Gpu, gpus, resident_bytes
 from shared.observability.recent import Recent, fault, summaries
 from shared.observability.serving_metrics import (
     BAD_REQUESTS,
-    ENDINGS,
     ERROR_KINDS,
     EVENTS,
-    PROVIDER,
     REFUSALS,
     ROUTES,
     WAYS_TO_DEGRADE,
@@ -37,8 +36,6 @@ from shared.observability.trace import RequestTrace, StepStats
 
 logger = logging.getLogger("server")
 
-MAX_LABELS = 64  # values of one label beside those known beforehand; what comes later is "other"
-EXEMPLAR_CHARS = 128 - len("request_id")  # OpenMetrics allows 128 in all
 LABELS = {
     "route": ROUTES,
     "kind": ERROR_KINDS + BAD_REQUESTS,
@@ -46,7 +43,6 @@ LABELS = {
     "event": EVENTS,
     "how": WAYS_TO_DEGRADE,
 }
-TEXT_COMPLETION = "/v1/completions"
 
 
 class Telemetry:
@@ -79,10 +75,8 @@ class Telemetry:
         self._timeouts = self._restarts = 0
         self._gone = dict.fromkeys((field for field, _ in TOTALS.values()), 0)  # totals of versions that were unloaded
         self._warm_up = dict.fromkeys(("hit_tokens", "asked_tokens"), 0)  # no callers': what warming up has asked
-        # A metric's child for its labels, looked up once: `labels` takes longer than what is done with the child.
-        self._step_metrics = cache(self._bind_step)
-        self._request_metrics = cache(self.metrics.of_request)
-        self._labels: dict[str, set[str]] = {label: set() for label in LABELS}
+        self._step_metrics = cache(self._bind_step)  # as ServingMetrics keeps a request's
+        self._bounded = LabelValues(LABELS).bounded
         ask = self._ask = Asker()
         self.metrics.queue_depth.set_function(lambda: ask("the queue", self.queue_depth, math.nan))
         self.metrics.queue_capacity.set_function(lambda: ask("the queue's length", self.queue_capacity, math.nan))
@@ -104,14 +98,14 @@ class Telemetry:
         trace.done = self.clock() if trace.done is None else trace.done
         if trace.machine_s is not None and self.cost is not None:
             trace.cost = price(trace.machine_s, self.cost)
-        self.metrics.requests.labels(self._known("route", trace.route), str(trace.status)).inc()
-        error = self._known("kind", trace.error) if trace.error else ""
+        self.metrics.requests.labels(self._bounded("route", trace.route), str(trace.status)).inc()
+        error = self._bounded("kind", trace.error) if trace.error else ""
         if error:
             self._count_error(error, trace.status)
         if trace.degraded:
-            self.metrics.degraded.labels(self._known("how", trace.degraded)).inc()
+            self.metrics.degraded.labels(self._bounded("how", trace.degraded)).inc()
         if trace.model and trace.queued is not None:  # who is refused at once would make the server look fast
-            self._observe(trace)
+            self.metrics.observe(trace)
         self._recent.finished(trace, error)
         cost = {} if trace.cost is None else {"cost": float(f"{trace.cost:.3g}")}
         logger.info("request", extra={"fields": request_fields(trace) | cost})
@@ -141,7 +135,7 @@ class Telemetry:
 
     def event(self, kind: str, text: str, **fields: Any) -> None:
         """Something happened that an operator should hear of: a counter, a log line, and the dashboard's list."""
-        self.metrics.events.labels(self._known("event", kind)).inc()
+        self.metrics.events.labels(self._bounded("event", kind)).inc()
         self._note_engine(kind, str(fields.get("model", "")), str(fields.get("version", "")))
         self.events.append({"at": time.time(), "kind": kind, "text": text, **fields})
         bad = kind.endswith(("_died", "_hung", "_failed", "_lost"))
@@ -149,7 +143,7 @@ class Telemetry:
 
     def refused(self, reason: str) -> None:
         """A request was not let in, for one of serving_metrics.REFUSALS."""
-        reason = self._known("reason", reason)
+        reason = self._bounded("reason", reason)
         self.metrics.refusals.labels(reason).inc()
         self._recent.refusals[reason] += 1
 
@@ -226,7 +220,6 @@ class Telemetry:
             for field in self._gone:
                 self._gone[field] += engine.total(field)
         self._step_metrics.cache_clear()
-        self._request_metrics.cache_clear()
         self.metrics.remove_version(version)
 
     def _count_error(self, error: str, status: int) -> None:
@@ -241,37 +234,5 @@ class Telemetry:
         elif whose == "server":
             self.metrics.errors.labels(error).inc()
 
-    def _observe(self, trace: RequestTrace) -> None:
-        operation = "text_completion" if trace.route == TEXT_COMPLETION else "chat"
-        exemplar = {"request_id": trace.request_id[:EXEMPLAR_CHARS]}
-        bound = self._request_metrics(operation, trace.model, trace.version)
-        ending = trace.error if trace.error in ENDINGS else "_OTHER"
-        duration = self.metrics.duration.labels(operation, PROVIDER, trace.model, trace.version, ending)
-        duration.observe(trace.e2e_s or 0.0, exemplar)
-        if trace.queue_s is not None:
-            bound["queue"].observe(trace.queue_s, exemplar)
-        if trace.ttft_s is not None and not trace.error:
-            bound["ttft"].observe(trace.ttft_s, exemplar)
-        if trace.tpot_s is not None and not trace.error:
-            bound["tpot"].observe(trace.tpot_s, exemplar)
-        if trace.prompt_tokens:
-            bound["input"].observe(trace.prompt_tokens)
-        if trace.output_tokens:
-            bound["output"].observe(trace.output_tokens)
-        if trace.machine_s is not None:
-            bound["machine"].observe(trace.machine_s)
-        if trace.cost is not None:
-            bound["cost"].observe(trace.cost)
-
     def _bind_step(self, model: str, version: str) -> tuple[EngineNumbers, tuple[Any, Any, Any]]:
         return self.engines.setdefault((model, version), EngineNumbers()), self.metrics.of_step(model, version)
-
-    def _known(self, label: str, value: str) -> str:
-        """The value, or "other" where a label would get more than MAX_LABELS of them beside those in LABELS."""
-        others = self._labels[label]
-        if value in LABELS[label] or value in others:
-            return value
-        if len(others) < MAX_LABELS:
-            others.add(value)
-            return value
-        return "other"

@@ -83,6 +83,7 @@ class RequestTrace:
 
     @property
     def ttft_s(self) -> float | None:
+        """Seconds from the arrival to the first token; None while there is none."""
         return _between(self.arrived, self.first_token)
 
     @property
@@ -99,6 +100,7 @@ class RequestTrace:
 
     @property
     def e2e_s(self) -> float | None:
+        """Seconds from the arrival to the last token; None while the request is open."""
         return _between(self.arrived, self.done)
 
 

@@ -7,37 +7,36 @@ if __name__ == "__main__":  # before all other imports: an exception that a hand
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: os._exit(0))  # until `serve` can end in good order there is nothing to end
 
-import ipaddress
 import math
 import re
-import socket
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 
+from shared.serving.address import is_loopback, listen, raise_file_limit
 from shared.serving.guard.keys import KeyFileError, KeyRing
-from shared.serving.settings import Attention, Settings
+from shared.serving.settings import Attention, SettingError, Settings
+from shared.training.own_folder import work_folder
 
 MODEL, ROOM, ADDRESS = "The model", "How much at a time", "Where"
 ACCESS, LOAD, INSIGHT = "Who may use it", "When it is busy, and at the end", "What it tells"
 
 
-def option(panel: str, text: str, *names: str, **more: Any) -> Any:
+def _option(panel: str, text: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=panel, **more)
 
 
 def main(
     context: typer.Context,
     model: Annotated[
-        Path | None, option(MODEL, "A model's folder.", metavar="FOLDER", show_default="the book's own model")
+        Path | None, _option(MODEL, "A model's folder.", metavar="FOLDER", show_default="the book's own model")
     ] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"], option(MODEL, "Where to compute.")] = "auto",
+    device: Annotated[Literal["auto", "cpu", "cuda"], _option(MODEL, "Where to compute.")] = "auto",
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16", "int8"],
-        option(
+        _option(
             MODEL,
             "The weights' numbers; auto is float32 on a CPU, bfloat16 on a GPU. int8 is small and fast, and "
             "rounds so coarsely that a prompt may be answered otherwise when it is read in other pieces.",
@@ -45,19 +44,19 @@ def main(
     ] = "auto",
     attention: Annotated[
         Attention,
-        option(
+        _option(
             MODEL,
             "What computes attention; auto takes the fastest that runs here, and says which. varlen and triton "
             "need a CUDA device; fused compiles at the start, which can take a minute.",
         ),
     ] = "auto",
     threads: Annotated[
-        int | None, option(MODEL, "CPU threads.", min=1, show_default="one for each physical core")
+        int | None, _option(MODEL, "CPU threads.", min=1, show_default="one for each physical core")
     ] = None,
-    max_num_seqs: Annotated[int, option(ROOM, "How many answers are computed at a time.", min=1, max=256)] = 32,
+    max_num_seqs: Annotated[int, _option(ROOM, "How many answers are computed at a time.", min=1, max=256)] = 32,
     max_waiting: Annotated[
         int | None,
-        option(
+        _option(
             ROOM,
             "How many more requests may wait before one is refused with 429. The longer the queue, the longer each "
             "of them waits. Keys take turns; without keys, the addresses that requests come from do.",
@@ -67,7 +66,7 @@ def main(
     ] = None,
     kv_memory: Annotated[
         int | None,
-        option(
+        _option(
             ROOM,
             "MB for the keys and values of all requests.",
             min=1,
@@ -76,15 +75,15 @@ def main(
             "the memory available; on a GPU most of what is free",
         ),
     ] = None,
-    host: Annotated[str, option(ADDRESS, "The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, option(ADDRESS, "The port to listen on; 0 takes a free one.", min=0, max=65535)] = 8000,
+    host: Annotated[str, _option(ADDRESS, "The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, _option(ADDRESS, "The port to listen on; 0 takes a free one.", min=0, max=65535)] = 8000,
     api_key: Annotated[
         str | None,
-        option(ACCESS, "A key that callers must send. Needed unless host is loopback.", envvar="API_KEY"),
+        _option(ACCESS, "A key that callers must send. Needed unless host is loopback.", envvar="API_KEY"),
     ] = None,
     api_keys: Annotated[
         Path | None,
-        option(
+        _option(
             ACCESS,
             'A file of keys, one a line: {"name": "alice", "sha256": "…", "requests_per_minute": 60, '
             '"tokens_per_minute": 20000, "max_waiting": 8}; all but name and sha256 may be left out. '
@@ -94,7 +93,7 @@ def main(
     ] = None,
     admin_key: Annotated[
         str | None,
-        option(
+        _option(
             ACCESS,
             "A key for the operator: /admin, /metrics and the dashboard's numbers. Without one they are open on a "
             "server for this computer alone, and closed on any other.",
@@ -103,7 +102,7 @@ def main(
     ] = None,
     timeout: Annotated[
         float | None,
-        option(
+        _option(
             LOAD,
             "How long a request may take that doesn't say so itself.",
             min=0.001,
@@ -114,7 +113,7 @@ def main(
     ] = None,
     degrade: Annotated[
         str,
-        option(
+        _option(
             LOAD,
             "What may be made less of while half of the queue is taken: off (nothing), shorter (answers of at most "
             "128 tokens), or the folder of a smaller model, which then answers, also when the engine has failed; not "
@@ -124,7 +123,7 @@ def main(
     ] = "off",
     grace: Annotated[
         float,
-        option(
+        _option(
             LOAD,
             "How long open answers may take to finish after SIGTERM or Ctrl-C; a second one hurries.",
             min=0,
@@ -132,15 +131,15 @@ def main(
         ),
     ] = 30.0,
     debug: Annotated[
-        bool, option(INSIGHT, "Keep the stages of the latest requests, for the dashboard's waterfall.", "--debug")
+        bool, _option(INSIGHT, "Keep the stages of the latest requests, for the dashboard's waterfall.", "--debug")
     ] = False,
-    log_format: Annotated[Literal["text", "json"], option(INSIGHT, "The form of the log's lines.")] = "text",
+    log_format: Annotated[Literal["text", "json"], _option(INSIGHT, "The form of the log's lines.")] = "text",
     log_file: Annotated[
-        Path | None, option(INSIGHT, "Where the log goes.", metavar="FILE", show_default="standard error")
+        Path | None, _option(INSIGHT, "Where the log goes.", metavar="FILE", show_default="standard error")
     ] = None,
     log_full_share: Annotated[
         float,
-        option(
+        _option(
             INSIGHT,
             "The share of requests whose texts are logged, too: 0 is none, 1 all.",
             min=0,
@@ -150,7 +149,7 @@ def main(
     ] = 0.0,
     cost_per_hour: Annotated[
         float | None,
-        option(
+        _option(
             INSIGHT,
             "What this machine costs an hour, in any money; then each request's cost is told.",
             min=0,
@@ -169,10 +168,15 @@ def main(
         os.environ.pop(name, None)  # from here on only their hashes are known, and no process below has them either
     has_key = any(not key.admin for key in keys.keys)
     raise_file_limit()
-    sock = listen(host, port, has_key)  # first, so that a port already taken is told at once
+    try:
+        sock = listen(host, port, has_key)  # first, so that a port already taken is told at once
+    except SettingError as error:
+        fail(str(error))
     for name, folder in (("--model", model), ("--degrade", None if degrade in ("off", "shorter") else Path(degrade))):
         if folder is not None and not (folder / "config.json").is_file():
             missing = "it has no config.json" if folder.is_dir() else "there is no such folder"
+            if work_folder(folder).is_dir():
+                missing += " yet: its training isn't finished, and python -m shared.training goes on with it"
             fail(f"{name} {folder}: {missing}. A model is a folder with config.json and *.safetensors.")
     # OpenMP's threads wait for one another by spinning. With as many threads as cores and anything else running, such
     # as the browser that shows the chat, they spin in one another's way, and a token can take ten times as long.
@@ -211,58 +215,8 @@ def load_keys(path: Path | None, api_key: str | None, admin_key: str | None) -> 
     return ring
 
 
-def listen(host: str, port: int, has_key: bool) -> socket.socket:
-    """Take the address. Ends the program, saying why, when it can't be had or would be open to all without a key."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError) as error:
-        fail(f"--host {host}: {error}")
-    family, kind, protocol, _, address = found[0]
-    if not is_loopback_address(address[0]) and not has_key:
-        fail(
-            f"--host {host} can be reached from other computers, and anyone there could use the model. Set a key that "
-            "callers must send, as in  API_KEY=something-long python -m shared.serving --host " + host
-        )
-    sock = socket.socket(family, kind, protocol)
-    if os.name == "posix":  # there it lets a server start again at once; on Windows it lets two share a port
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        sock.bind(address)
-        sock.listen(1024)
-    except PermissionError:
-        fail(f"Port {port} may not be used by an ordinary user; take one above 1023, such as --port 8000.")
-    except OSError as error:
-        if error.errno not in (48, 98, 10048):  # "in use" on macOS, Linux, Windows
-            fail(f"Can't listen on {host} port {port}: {error.strerror}.")
-        other = port + 1 if port < 65535 else 8000
-        fail(
-            f"Port {port} is already taken, perhaps by a server you started earlier. Stop that one, or take another: "
-            f"--port {other}, or with make: make serve PORT={other}"
-        )
-    return sock
-
-
-def is_loopback(sock: socket.socket) -> bool:
-    return is_loopback_address(sock.getsockname()[0])
-
-
-def is_loopback_address(address: object) -> bool:
-    return ipaddress.ip_address(str(address).split("%")[0]).is_loopback
-
-
-def raise_file_limit() -> None:
-    """Allow as many open connections as the system lets us: each takes a file, and often only 256 are allowed."""
-    try:
-        import resource
-    except ImportError:  # Windows, which has no such limit
-        return
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    soft = 10_240 if hard == resource.RLIM_INFINITY else hard  # macOS says "no limit", and takes no more than this
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 def fail(message: str) -> NoReturn:
+    """Say on standard error why the server doesn't start, and end with status 2."""
     print(message, file=sys.stderr)
     sys.exit(2)
 

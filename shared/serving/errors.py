@@ -43,6 +43,7 @@ class ApiError(Exception):
         return self.body | {"request_id": current_request_id.get()}
 
     def response(self) -> JSONResponse:
+        """The answer for its caller."""
         return JSONResponse(self.full_body(), self.status, self.headers)
 
     def answer_to(self, request: Request) -> JSONResponse:
@@ -68,6 +69,7 @@ def server_error(message: str, code: str | None = None, status: int = 500) -> Ap
 
 
 def shutting_down() -> ApiError:
+    """503: nobody new is let in, and who is in may be cut off."""
     return server_error("The server is shutting down.", code="shutting_down", status=503)
 
 

@@ -60,6 +60,7 @@ class Server(uvicorn.Server):
         self._starting: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen at once, so that health checks are answered, and load the model beside it."""
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(Complaints())
         await super().startup(sockets)
@@ -76,6 +77,7 @@ class Server(uvicorn.Server):
             self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let open requests finish, stop the engines, then close what connections are left."""
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
@@ -88,6 +90,7 @@ class Server(uvicorn.Server):
             await self.lifespan.shutdown()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A signal has come: the first lets requests finish, a second one doesn't."""
         if self.should_exit:
             self.force_exit = True
             if self._loop is not None:
@@ -103,6 +106,7 @@ class Complaints:
         self._clock, self._silent_until = clock, -math.inf
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Complain, or be silent; any other trouble is asyncio's own to tell."""
         error = context.get("exception")
         if not isinstance(error, OSError) or error.errno not in OUT_OF_RESOURCES or "socket" not in context:
             loop.default_exception_handler(context)
@@ -138,6 +142,9 @@ def serve(
         return _fail(f"{error}.")
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         return _fail(str(error))
+    except SystemExit:
+        print("Stopped.", flush=True)
+        raise
     try:
         stop_logging = configure(settings.log_format, settings.log_file)
     except OSError as error:
@@ -146,8 +153,11 @@ def serve(
     versions = Versions(make_engine or (lambda path, name: ProcessEngine(path, options, name)), telemetry=telemetry)
     service = Service(versions, telemetry, replace(settings, model=path), keys)
     failures: list[Exception] = []
+    ready = False
 
     def on_ready() -> None:
+        nonlocal ready
+        ready = True
         limits = service.versions.list()[0].engine.limits
         lines = [] if limits is None else [describe(limits)]
         tame()
@@ -164,6 +174,8 @@ def serve(
     finally:
         stop_logging()
     if not failures:
+        if not ready:
+            print("Stopped.", flush=True)
         return 0
     blamed = isinstance(failures[0], EngineFailed) and failures[0].setting
     return _fail(str(failures[0]) if blamed else f"{path} can't be served: {failures[0]}")
@@ -171,7 +183,7 @@ def serve(
 
 def ready_lines(host: str, port: int) -> list[str]:
     """What the program says when it's ready: which parts are the reader's, and the address."""
-    parts = shared.reader_parts() or ["Running on the book's own parts; none of yours are in use yet."]
+    parts = shared.reader_chapters() or ["Running on the book's own parts; none of yours are in use yet."]
     return [*parts, f"Ready: http://{f'[{host}]' if ':' in host else host}:{port}  (Ctrl-C stops it)"]
 
 

@@ -25,6 +25,7 @@ LEAST = {"steps": 1, "batch": 1, "micro_batch": 0, "documents": 1, "seed": 0}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 0 when the model is there, 2 for an error told in a line, 130 after Ctrl-C."""
     # OpenMP's threads wait for one another by spinning, which costs a factor of ten when anything else runs.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")  # a little of it is cheaper than going to sleep and being woken
@@ -103,6 +104,8 @@ def _run(out: Path, recipe: "Recipe", device: str, fresh: bool) -> None:
                 check_ours(out)
                 discard(work)
                 work.mkdir()  # the same command without --fresh goes on from here, even if a finished model is there
+            if group.leads and (saved := checkpoints(work / "run")):
+                print(f"Going on from {saved[0]}.")
             try:
                 train_own_model(out, recipe, group)
             except Stopped as stopped:

@@ -105,6 +105,7 @@ def tiny_run(
 
 
 def tiny_llama(length: int, init_std: float = 0.05) -> Transformer:
+    """A Llama of one layer over bytes. init_std: the deviation of every matrix; 0 starts from nothing at all."""
     config = ModelConfig(vocab_size=VOCAB, hidden_size=32, intermediate_size=96, num_hidden_layers=1,
                          num_attention_heads=2, num_key_value_heads=1, head_dim=16,
                          max_position_embeddings=length, tie_word_embeddings=True)  # fmt: skip

@@ -36,6 +36,7 @@ class Snapshot:
 
     @property
     def step(self) -> int:
+        """How many steps were done; the run goes on with the one of this number, counted from 0."""
         return int(self.facts["step"])
 
 
@@ -101,6 +102,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def temporary_name(path: Path) -> Path:
+    """Hidden, in the same folder, and the same every time: what a killed run leaves there is overwritten."""
     return path.with_name(f".{path.name}.part")
 
 

@@ -28,6 +28,7 @@ class Group:
 
     @property
     def leads(self) -> bool:
+        """Whether this is the process that writes files and speaks."""
         return self.rank == 0
 
     def wrap(self, model: nn.Module) -> nn.Module:

@@ -29,7 +29,7 @@ from shared.training.trainer import Settings, train, validation_loss
 from shared.training.utilisation import best_precision
 from shared.training.windows import windows
 
-CODE = ("model/transformer.py", "training/adamw.py", "training/gradients.py", "training/trainer.py",
+CODE = ("model/transformer.py", "model/linear.py", "training/adamw.py", "training/gradients.py", "training/trainer.py",
         "training/own_data.py", "training/own_model.py")  # fmt: skip
 # It has never seen a conversation: the messages' texts, one after another, are what it goes on from.
 TEMPLATE = "{{ messages | map(attribute='content') | join('\\n') }}"
@@ -53,6 +53,7 @@ class Recipe:
     final_windows: int = 128  # of validation text that the stated loss is measured on, in fp32
 
     def config(self, vocab_size: int) -> ModelConfig:
+        """The model's shape for a tokenizer of this size; its context is as long as the windows it is trained on."""
         return ModelConfig(
             vocab_size=vocab_size,
             hidden_size=self.hidden_size,

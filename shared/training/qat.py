@@ -35,6 +35,7 @@ class QATLinear(nn.Linear):
         self.bits = bits
 
     def forward(self, x: Tensor) -> Tensor:
+        """x: [..., in]. Returns [..., out]. The gradient reaches the weight as if nothing had been rounded."""
         w = straight_through(self.weight, fake_quantize(self.weight, self.bits, per="row"))
         return F.linear(x, w, self.bias)
 

@@ -5,9 +5,9 @@ import torch
 from torch.nn import functional as F
 
 from chapters.ch01_numpy_mlp import mlp
-from chapters.judge import exercise, expect, expect_close, expect_equal, expect_parts
+from chapters.judge import crash_means, exercise, expect, expect_close, expect_equal, expect_parts
 from shared.training.gradcheck import numerical_gradient
-from tests.ch01_numpy_mlp.arrays import as_torch, normal
+from tests.ch01_numpy_mlp.arrays import as_torch, expect_numpy, normal
 
 SHAPES = [(1, 1, 1), (1, 3, 2), (5, 2, 7), (4, 6, 6)]  # batch, in, out
 
@@ -15,9 +15,18 @@ SHAPES = [(1, 1, 1), (1, 3, 2), (5, 2, 7), (4, 6, 6)]  # batch, in, out
 # 1.1 linear
 
 
+def linear(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The reader's linear, with a word on the shapes when NumPy can't put them together."""
+    with crash_means("the shapes don't fit: x is [batch, in], w is [out, in], and the result is [batch, out]. x comes "
+                     "first, so that the batch stays in front, and w is turned over, so that in meets in: x @ w.T",
+                     ValueError):
+        return mlp.linear(x, w, b)
+
+
 @exercise("1.1")
 def test_every_row_gets_the_bias():
-    got = mlp.linear(np.zeros((2, 2)), np.ones((2, 2)), np.array([10.0, 20.0]))
+    got = linear(np.zeros((2, 2)), np.ones((2, 2)), np.array([10.0, 20.0]))
+    expect_numpy(got)
     expect_close(got, [[10.0, 20.0], [10.0, 20.0]],
                  because="with x = 0 every row of the result is b; the bias may be missing, or added down a column, "
                          "where it should go along each row")
@@ -25,9 +34,10 @@ def test_every_row_gets_the_bias():
 
 @exercise("1.1")
 def test_a_row_of_w_makes_an_output():
-    got = mlp.linear(np.array([[1.0, 0.0]]), np.array([[1.0, 2.0], [3.0, 4.0]]), np.zeros(2))
+    got = linear(np.array([[1.0, 0.0]]), np.array([[1.0, 2.0], [3.0, 4.0]]), np.zeros(2))
     expect_close(got, [[1.0, 3.0]], because="w is [out, in]: each output takes a row of w, so the product is x @ w.T; "
-                                            "you may have written x @ w, which takes columns")
+                                            "you may have written x @ w, which takes columns, or w @ x.T, whose rows "
+                                            "are the outputs")
 
 
 @exercise("1.1")
@@ -35,12 +45,12 @@ def test_linear_equals_torch():
     for batch, n_in, n_out in SHAPES:
         x, w, b = normal(batch, n_in), normal(n_out, n_in), normal(n_out)
         want = F.linear(torch.from_numpy(x), torch.from_numpy(w), torch.from_numpy(b))
-        expect_close(mlp.linear(x, w, b), want, because="the result should be torch's F.linear(x, w, b)")
+        expect_close(linear(x, w, b), want, because="the result should be torch's F.linear(x, w, b)")
 
 
 @exercise("1.1")
 def test_linear_keeps_float32():
-    got = mlp.linear(*(normal(*shape, dtype=np.float32) for shape in [(2, 3), (4, 3), (4,)]))
+    got = linear(*(normal(*shape, dtype=np.float32) for shape in [(2, 3), (4, 3), (4,)]))
     expect_equal(str(got.dtype), "float32",
                  because="float32 in, float32 out: something turned the numbers into float64")
 
@@ -55,6 +65,8 @@ def test_three_gradients_in_their_order():
         expect_parts(got, ("dx", "dw", "db"),
                      because="the caller takes three results apart, dx, dw, db: three also with need_dx=False, dx being"
                              " None then")
+        for name, gradient in zip(("dx", "dw", "db"), got, strict=True):
+            expect_numpy(gradient, name)
         shapes = {name: None if g is None else np.shape(g) for name, g in zip(("dx", "dw", "db"), got, strict=True)}
         want = {"dx": (2, 4) if need_dx else None, "dw": (3, 4), "db": (3,)}
         mixed_up = shapes != want and sorted(map(str, shapes.values())) == sorted(map(str, want.values()))
@@ -108,7 +120,10 @@ def test_linear_backward_equals_autograd():
         x, w, b = as_torch(normal(batch, n_in)), as_torch(normal(n_out, n_in)), as_torch(normal(n_out))
         dout = normal(batch, n_out, seed=1)
         F.linear(x, w, b).backward(torch.from_numpy(dout))
-        got = mlp.linear_backward(dout, x.detach().numpy(), w.detach().numpy())
+        with crash_means("the shapes don't fit: dout is [batch, out], x is [batch, in], w is [out, in]. dx has the "
+                         "shape of x and dw that of w, and each is a product of dout (or dout.T) with the other one",
+                         ValueError):
+            got = mlp.linear_backward(dout, x.detach().numpy(), w.detach().numpy())
         for name, gradient, tensor in zip(("dx", "dw", "db"), got, (x, w, b), strict=True):
             expect_close(gradient, tensor.grad, because=f"{name} is not torch's gradient for batch {batch}, "
                                                         f"{n_in} inputs, {n_out} outputs")
@@ -126,7 +141,10 @@ def test_input_gradient_only_on_request():
 
 @exercise("1.3")
 def test_gradient_is_scaled_by_dout():
-    got = mlp.relu_backward(np.array([0.25, 7.0]), np.array([2.0, 3.0]))
+    with crash_means("x is an array, and 'if' (like max) asks a single yes or no of all of it: compare element by "
+                     "element, x > 0 gives an array of yes and no", ValueError):
+        got = mlp.relu_backward(np.array([0.25, 7.0]), np.array([2.0, 3.0]))
+    expect_numpy(got)
     expect_close(got, [0.25, 7.0], because="the chain rule multiplies relu's own slope, 0 or 1, by dout; "
                                            "dout, or its size, is missing")
 

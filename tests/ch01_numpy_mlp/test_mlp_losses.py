@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from chapters.ch01_numpy_mlp import mlp
 from chapters.judge import exercise, expect, expect_close, expect_equal, expect_parts
 from shared.training.gradcheck import numerical_gradient
-from tests.ch01_numpy_mlp.arrays import as_torch, normal
+from tests.ch01_numpy_mlp.arrays import as_torch, expect_numpy, expect_one_number, normal
 
 # 1.4 softmax_cross_entropy
 
@@ -21,13 +21,27 @@ def quiet_cross_entropy(logits: list, labels: list) -> tuple[float, np.ndarray]:
 def test_a_fair_coin_costs_log_2():
     got = quiet_cross_entropy([[0.0, 0.0]], [1])
     expect_parts(got, ("loss", "dlogits"), because="return both, the loss and its gradient: (loss, dlogits)")
-    because = "two equal logits give the label probability 1/2, and -log(1/2) = 0.6931"
-    expect_close(got[0], np.log(2), because=because)
+    expect_one_number(got[0], "the images of the batch")
+    expect_numpy(got[1], "dlogits")
+    expect(abs(got[0]) > 1e-9, because="two equal logits came out as certain, with a loss of 0: the sum of exp went "
+                                       "down the columns, axis 0, and met one image only; a row's classes lie along "
+                                       "axis 1")
+    expect_close(got[0], np.log(2), because="two equal logits give the label probability 1/2, and -log(1/2) = 0.6931")
+
+
+@exercise("1.4")
+def test_the_maximum_is_the_rows():
+    loss, _ = quiet_cross_entropy([[0.0, 2.0]], [1])
+    expect(abs(loss - np.log(2)) > 1e-6,
+           because="logits of 0 and 2 came out like two equal ones: the maximum was taken down the columns, axis 0, "
+                   "which makes a single row all zeros; take each row's, axis 1")
 
 
 @exercise("1.4")
 def test_the_loss_is_a_mean_over_the_batch():
     loss, _ = quiet_cross_entropy([[0.0, 0.0]] * 4, [0, 1, 1, 0])
+    expect(abs(loss - np.log(8)) > 1e-6, because="exp was summed over the whole batch, 8 numbers: each row has a sum "
+                                                 "of its own, axis=1 with keepdims=True")
     expect_close(loss, np.log(2), because="four fair coins cost what one does, 0.6931: the loss is a mean over the "
                                           "batch; a sum makes it 4 times that")
 
@@ -38,6 +52,15 @@ def test_softmax_runs_over_classes():
     expect(np.ptp(np.sum(dlogits, axis=1)) < 1e-9,
            because="each image shares out a probability of 1 among its classes, whatever the other images are: "
                    "sum over the classes, axis 1, with keepdims=True; axis 0 is the batch")
+
+
+@exercise("1.4")
+def test_each_row_has_its_own_label():
+    loss, dlogits = quiet_cross_entropy([[40.0, 0.0], [0.0, 40.0]], [0, 1])
+    because = ("each row has one label, its own: [np.arange(batch), labels] picks one number from each row; "
+               "[:, labels] takes every image's label in every row, and [labels] takes whole rows")
+    expect_close(loss, 0.0, because=because)
+    expect(dlogits[0, 1] > -0.1, because=because)
 
 
 @exercise("1.4")
@@ -119,6 +142,8 @@ def test_mse_of_one_number():
     got = mlp.mse(np.array([[3.0]]), np.array([[0.0]]))
     expect_parts(got, ("loss", "dpred"), because="return both, the loss and its gradient: (loss, dpred)")
     loss, dpred = got
+    expect_one_number(loss, "all elements, without an axis")
+    expect_numpy(dpred, "dpred")
     expect_close(loss, 9.0, because="3 squared is 9; some books halve the loss to lose the 2 in the gradient, this one "
                                     "(like torch) does not")
     expect_close(abs(dpred), [[6.0]], because="the derivative of d**2 is 2 d: the factor 2 is missing")

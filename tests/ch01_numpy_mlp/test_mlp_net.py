@@ -54,7 +54,10 @@ def test_one_layer_has_no_relu():
 def test_relu_blocks_on_the_way_back():
     got, want, _ = gradients_of((3, 3, 3))
     expect_close(
-        got[2], want[2], because="the last layer's dw is wrong: nothing stands between the logits and linear_backward"
+        got[2],
+        want[2],
+        because="the last layer's dw is wrong: backward begins at that layer, with the dout it was given; nothing "
+        "stands between the logits and linear_backward",
     )
     expect_close(
         got[0],

@@ -5,20 +5,23 @@ from itertools import combinations
 import pytest
 import torch
 
-from tests.ch09_kv_cache import test_filters as filters
 from tests.ch09_kv_cache import test_kv_budget as budget
+from tests.ch09_kv_cache import test_probabilities as probabilities
+from tests.ch09_kv_cache import test_repetition_penalty as repetition_penalty
+from tests.ch09_kv_cache import test_top_k as top_k
+from tests.ch09_kv_cache import test_top_p_min_p as top_p_min_p
 
 
 @pytest.mark.parametrize(
     ("right", "causes"),
     [
-        (filters.HALF, filters.TEMPERATURES),
-        (filters.GREEDY, filters.ZEROS),
-        (filters.TOP_2, filters.TOPS),
-        (filters.NUCLEUS, filters.NUCLEI),
-        ([4 / 7, 3 / 7, 0, 0], filters.SHARES),
-        (filters.NUCLEUS, filters.MIN_PS),
-        ([1.0, -2.0, 1.5, 3.0], filters.PENALTIES),
+        (probabilities.HALF, probabilities.TEMPERATURES),
+        (probabilities.GREEDY, probabilities.ZEROS),
+        (top_k.TOP_2, top_k.TOPS),
+        (top_p_min_p.NUCLEUS, top_p_min_p.NUCLEI),
+        ([4 / 7, 3 / 7, 0, 0], top_p_min_p.SHARES),
+        (top_p_min_p.NUCLEUS, top_p_min_p.MIN_PS),
+        ([1.0, -2.0, 1.5, 3.0], repetition_penalty.PENALTIES),
     ],
 )
 def test_causes_can_be_told_apart(right, causes):

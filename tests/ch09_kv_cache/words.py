@@ -1,5 +1,6 @@
 """What the judges share: causes told by numbers, crashes that name their cause, and a model that counts."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -28,6 +29,13 @@ def expect_kind(got: object, kind: type, what: str) -> None:
 def tensor(got: object, what: str) -> Tensor:
     expect_kind(got, Tensor, f"{what}, a tensor")
     return got
+
+
+def untouched(call: Callable[[Tensor], object], x: Tensor, name: str) -> None:
+    """Reject a call that changes its argument."""
+    before = x.clone()
+    call(x)
+    expect(torch.equal(x, before), because=f"the {name} that were handed in have changed: they are the caller's; copy")
 
 
 class Adder(nn.Module):

@@ -11,7 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from shared.data.chat import ChatError, ChatTemplate, encode_chat
 from shared.data.fallback_tokenizer import LibraryTokenizer
-from tests.data.test_tokenizer import SPECIAL, tiny_tokenizer
+from tests.data.tiny_tokenizers import SPECIAL, tiny_tokenizer
 from tests.model.make_oracle import CHATS
 
 STORED = json.loads((Path(__file__).parent / "oracle_tokens.json").read_text())

@@ -1,7 +1,6 @@
-"""The whole row of stages, on a dirty corpus whose truth is known; the filters, the splits and the report."""
+"""The whole row of stages, on a dirty corpus whose truth is known, and the command."""
 
 import json
-import random
 import re
 import subprocess
 import sys
@@ -10,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.data import clean, dirt, quality, splitting
+from shared.data import clean, dirt
 from shared.data.clean import STAGES, Cleaner, Filter, clean_file, clean_records
 from shared.data.corpus import make_corpus, read_truth
-from shared.data.report import Report, StageReport, excerpt
+from shared.data.report import Report
 
 # the dirty corpus
 
@@ -171,169 +170,3 @@ def test_it_is_a_command(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
     assert "IN OUT" in done.stdout
-
-
-# quality
-
-
-def test_length():
-    assert quality.length_problem("one two three", min_words=3) is None
-    assert quality.length_problem("one two", min_words=3) == "too short: 2 words, at least 3 are asked for"
-    assert quality.length_problem("one " * 11, max_words=10) == "too long: 11 words, at most 10 are allowed"
-    assert quality.length_problem("", min_words=0) is None
-
-
-def test_character_set():
-    assert quality.charset_problem("Plain words, 1 number.") is None
-    assert quality.charset_problem("한국어 문서 é") is None
-    assert quality.charset_problem("+---+---+ 1 2 3 ab").startswith("few letters: 14%")
-    assert quality.charset_problem("caf\ufffd au lait").startswith("wrongly decoded: 1 times")
-    assert quality.charset_problem("") is None
-
-
-def test_repetition_is_gophers():
-    """The limits of table A1 in Rae et al. 2021, written out again."""
-    limits = quality.GOPHER
-    assert (limits.duplicate_lines, limits.duplicate_line_chars) == (0.30, 0.20)
-    assert (limits.duplicate_paragraphs, limits.duplicate_paragraph_chars) == (0.30, 0.20)
-    assert limits.top_ngram == {2: 0.20, 3: 0.18, 4: 0.16}
-    assert limits.duplicate_ngrams == {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
-
-
-def test_each_repetition_rule_has_a_text_that_breaks_it():
-    rng = random.Random(0)
-
-    def words(n: int) -> str:
-        return " ".join("".join(rng.choices("abcdefghij", k=5)) for _ in range(n))
-
-    assert quality.repetition_problem(words(200)) is None
-    assert quality.repetition_problem("") is None
-    short = quality.repetition_problem("\n\n".join(["one"] * 3 + [words(50)]))
-    assert short.startswith("repeated paragraphs: 50% of them")
-    long = words(40)
-    assert quality.repetition_problem("\n\n".join([words(9) for _ in range(6)] + [long, long])).startswith(
-        "repeated paragraphs"
-    )
-    assert quality.repetition_problem("\n".join(["one"] * 3 + [words(50)])).startswith("repeated lines: 50% of them")
-    assert "of the characters" in quality.repetition_problem("\n".join([words(9) for _ in range(6)] + [long, long]))
-    assert quality.repetition_problem(" ".join(f"very good {words(1)}" for _ in range(20))).startswith("one 2-gram")
-    phrase = words(10)
-    assert quality.repetition_problem(f"{words(30)} {phrase} {words(5)} {phrase}").startswith("repeated 5-grams")
-
-
-def test_top_ngram():
-    assert quality.top_ngram_fraction(["a", "b", "c", "a", "b", "d"], 2) == pytest.approx(4 / 6)
-    assert quality.top_ngram_fraction(["a", "b", "c"], 2) == 0
-    assert quality.top_ngram_fraction([], 2) == 0
-    words = ["a", "b", "xx", "yy", "a", "b", "xx", "yy"]
-    assert quality.top_ngram_fraction(words, 2) == pytest.approx(8 / 12)  # of those that come twice the longest
-    assert quality.duplicate_fractions([]) == (0, 0)
-
-
-def test_perplexity_is_handed_in():
-    def fake(text: str) -> float:
-        return float(len(text))
-
-    assert quality.perplexity_problem("abc", fake, 10) is None
-    assert quality.perplexity_problem("a" * 11, fake, 10) == "perplexity: 11, at most 10 is allowed"
-    assert quality.perplexity_problem("abc", lambda text: float("nan"), 10) is not None
-
-
-# splitting
-
-
-RECORDS = [{"text": f"text {i}", "source": f"file {i % 40}", "time": f"20{10 + i % 10}-01-01"} for i in range(400)]
-
-
-def test_sources_stay_together():
-    splits = splitting.split_by_source(RECORDS, {"train": 0.5, "test": 0.5})
-    assert sorted(r["text"] for part in splits.values() for r in part) == sorted(r["text"] for r in RECORDS)
-    assert not {r["source"] for r in splits["train"]} & {r["source"] for r in splits["test"]}
-    by_year = splitting.split_by_source(RECORDS, {"train": 0.5, "test": 0.5}, source=lambda r: r["time"])
-    assert not {r["time"] for r in by_year["train"]} & {r["time"] for r in by_year["test"]}
-
-
-def test_more_records_do_not_move_the_old_ones():
-    early = splitting.split_by_source(RECORDS[:100])
-    late = splitting.split_by_source(RECORDS)
-    for name in early:
-        assert early[name] == [r for r in late[name] if r in early[name]]
-
-
-def test_at_random_mixes_sources():
-    splits = splitting.split_at_random(RECORDS, {"train": 0.5, "test": 0.5})
-    assert len({r["source"] for r in splits["train"]} & {r["source"] for r in splits["test"]}) > 30
-    assert 150 < len(splits["train"]) < 250
-
-
-def test_by_time():
-    splits = splitting.split_by_time(RECORDS, {"train": "2015", "validation": "2018-01-01"})
-    assert list(splits) == ["train", "validation", "test"]
-    assert {r["time"][:4] for r in splits["train"]} == {"2010", "2011", "2012", "2013", "2014"}
-    assert {r["time"][:4] for r in splits["validation"]} == {"2015", "2016", "2017"}
-    assert {r["time"][:4] for r in splits["test"]} == {"2018", "2019"}
-    with pytest.raises(ValueError, match="record 1 has no 'time'"):
-        splitting.split_by_time([RECORDS[0], {"text": "x"}], {"train": "2015"})
-    for ends in ({"train": "2018", "validation": "2015"}, {"test": "2015"}):
-        with pytest.raises(ValueError, match="in order"):
-            splitting.split_by_time(RECORDS, ends)
-
-
-@pytest.mark.parametrize("fractions", [{}, {"a": 0.5}, {"a": 1.5, "b": -0.5}, {"a": 0.0, "b": 1.0}])
-def test_fractions_are_checked(fractions):
-    for split in (splitting.split_by_source, splitting.split_at_random):
-        with pytest.raises(ValueError, match="add up to 1"):
-            split(RECORDS, fractions)
-
-
-def test_leakage():
-    base = " ".join(f"w{i}" for i in range(40))
-    train = [{"text": base, "source": "a"}]
-    edited = base.replace("w39", "other")  # 32 of 33 8-grams are known
-    half = " ".join(base.split()[:20]) + " " + " ".join(f"v{i}" for i in range(20))
-    test = [{"text": base, "source": "b"}, {"text": edited, "source": "a"}, {"text": half, "source": "b"},
-            {"text": "short", "source": "b"}]  # fmt: skip
-    leak = splitting.leakage(train, test)
-    assert (leak.exact, leak.near, leak.source) == (0.25, 0.5, 0.25)
-    assert splitting.leakage([], []) == splitting.Leakage(0, 0, 0)
-
-
-# report
-
-
-def test_the_table_and_the_examples():
-    report = Report([StageReport("html"), StageReport("length")])
-    html, length = report.stages
-    html.add("<b>abcdefg", "abcdefg", 0.5, "one.py")
-    html.add("abc", "abc", 0.25, "two.py")
-    length.add("abcdefg", "abcdefg", 0.0)
-    length.add("abc", None, 0.0, "two.py", "too short: 1 word")
-    assert report.table(timings=False).split("\n") == [
-        "stage          records  changed  removed  characters",
-        "html                 2        1        0      -23.1%",
-        "length               2        0        1      -30.0%",
-        "    1 too short",
-    ]
-    assert "0.75s" in report.table()
-    assert report.examples() == ("html  (one.py)\n  - '<b>abcdefg'\n  + 'abcdefg'\n"
-                                 "length  (two.py)\n  - 'abc'\n  + removed: too short: 1 word")
-    assert report.stage("html") is html
-    assert json.loads(json.dumps(report.to_dict()))["stages"][1]["reasons"] == {"too short": 1}
-    assert Report([StageReport("empty")]).table(timings=False).endswith("+0.0%")
-
-
-def test_the_plot_shows_the_shares():
-    counts = StageReport("html", seen=10, changed=4), StageReport("length", seen=10, removed=1), StageReport("none")
-    report = Report(list(counts))
-    figure = report.plot()
-    widths = [bar.get_width() for bar in figure.axes[0].patches]
-    assert widths == pytest.approx([40, 0, 0, 0, 10, 0])
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["html", "length", "none"]
-
-
-def test_excerpts_show_the_first_difference():
-    assert excerpt("same", "same") == ("same", "same")
-    assert excerpt("x" * 500, None) == ("x" * 60, None)
-    before, after = excerpt("a" * 100 + "B" + "c" * 100, "a" * 100 + "c" * 100)
-    assert before == "a" * 30 + "B" + "c" * 29
-    assert after == "a" * 30 + "c" * 30

@@ -9,7 +9,7 @@ from tokenizers import decoders, models
 
 from shared.data.fallback_tokenizer import LibraryTokenizer, load_tokenizer
 from shared.data.tokenizer import Tokenizer, TokenizerError
-from tests.data.test_tokenizer import tiny_backend, tiny_tokenizer
+from tests.data.tiny_tokenizers import tiny_backend, tiny_tokenizer
 
 
 def sentencepiece_backend() -> tokenizers.Tokenizer:

@@ -8,7 +8,7 @@ from shared.data.pretokens import GPT2, GPT2_DIGITS
 from shared.data.tokenizer import Tokenizer
 from shared.data.tokenizer_json import TokenizerError, parse, to_bytes, to_spelling
 from tests.data.test_pretokens import LLAMA3
-from tests.data.test_tokenizer import tiny_backend
+from tests.data.tiny_tokenizers import tiny_backend
 
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 DIGITS = {"type": "Digits", "individual_digits": True}

@@ -1,14 +1,16 @@
-"""Replicas that a test can lose, for ReplicaSetEngine."""
+"""Replicas that a test can lose, a ReplicaSetEngine over them, and its answers read to the end."""
 
 import asyncio
 
 from shared.inference.llm_engine import LLMEngine
 from shared.inference.outputs import RequestOutput
 from shared.observability.trace import StepStats
-from shared.serving.cluster.replica_engine import Piece, ReplicaLost
+from shared.serving.cluster.replica_engine import ReplicaSetEngine
+from shared.serving.cluster.replicas import Piece, ReplicaLost
 from shared.serving.engines.engine import EngineFailed, EngineLimits, limits_of
 from tests.tiny import tiny_model
 
+PROMPT = [5, 17, 3]
 LIMITS = EngineLimits(64, 4, 64, 40, 16, 1024, 97, 256, "gather", "cpu", "float32", "v1")
 
 
@@ -89,3 +91,33 @@ class TinyReplicas(FakeReplicas):
                     raise ReplicaLost("killed")
                 made += 1
                 yield Piece(output)
+
+
+def run(test, replicas, n=2):
+    """Run a test of a started engine; afterwards nothing may be left of its requests."""
+
+    async def whole():
+        engine = ReplicaSetEngine(replicas, n)
+        engine.events = []
+        engine.on_event = lambda kind, text: engine.events.append(kind)
+        await engine.start()
+        try:
+            await asyncio.wait_for(test(engine), 20)
+            assert not engine._requests
+        finally:
+            await engine.stop()
+        await asyncio.sleep(0.01)
+        assert replicas.open == 0
+        assert replicas.stopped
+
+    asyncio.run(whole())
+
+
+async def read(outputs):
+    """The tokens, texts and reasons of each answer."""
+    tokens, texts, reasons = {}, {}, {}
+    async for output in outputs:
+        tokens.setdefault(output.index, []).extend(output.token_ids)
+        texts[output.index] = texts.get(output.index, "") + output.text
+        reasons[output.index] = output.finish_reason
+    return tokens, texts, reasons

@@ -2,11 +2,9 @@
 
 import asyncio
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
-from shared.inference.async_engine import WARM_UP_ID
 from shared.inference.generate import generate
 from shared.inference.outputs import QueueFull, RequestOutput
 from shared.inference.sampling import SamplingParams
@@ -116,23 +114,21 @@ def test_several_answers_to_one_prompt():
     run(test)
 
 
-def test_what_retry_after_counts(monkeypatch):
+def test_what_retry_after_counts():
     """Finished answers only, and everyone who waits."""
 
     async def test():
         model, clock = ScriptedModel("ab"), [100.0]
-        monkeypatch.setattr("shared.inference.async_engine.time", SimpleNamespace(monotonic=lambda: clock[0]))
 
         def four_seconds_a_step(done):
             clock[0] += 4
             engine.abort("left")
 
         model.before_step = four_seconds_a_step
-        async with started(model, max_waiting=2, max_num_seqs=1) as engine:
-            await collect(engine.generate([1], SamplingParams(max_tokens=1), WARM_UP_ID))
+        async with started(model, max_waiting=2, max_num_seqs=1, clock=lambda: clock[0]) as engine:
             assert (await collect(engine.generate([1], LONG, "left"))).finish_reason == "abort"
             await collect(engine.generate([1], LONG, "whole"))  # three steps
-            assert list(engine._service_times) == [12]
+            assert list(engine._requests.service_times) == [12]
             model.before_step = turnstile = Turnstile(1)
             steps = model.steps
             here = [engine.generate([1], LONG, "running")]
@@ -149,14 +145,13 @@ def test_what_retry_after_counts(monkeypatch):
     run(test)
 
 
-def test_waiting_is_shorter_where_many_are_served_at_a_time(monkeypatch):
+def test_waiting_is_shorter_where_many_are_served_at_a_time():
     async def test():
         model, clock = ScriptedModel("x" * 90), [100.0]
-        monkeypatch.setattr("shared.inference.async_engine.time", SimpleNamespace(monotonic=lambda: clock[0]))
         model.before_step = turnstile = Turnstile(1)
-        async with started(model, max_waiting=8, max_num_seqs=4) as engine:
-            engine._service_times.append(20)
-            with engine._changed:  # the thread sees all four together
+        async with started(model, max_waiting=8, max_num_seqs=4, clock=lambda: clock[0]) as engine:
+            engine._requests.service_times.append(20)
+            with engine._requests.changed:  # the thread sees all four together
                 here = [engine.generate([i], LONG, f"running {i}") for i in range(4)]
             await until(lambda: model.steps == 2)
             here += [engine.generate([i], LONG, f"waiting {i}") for i in range(8)]

@@ -23,7 +23,7 @@ def test_an_exception_fails_its_request_only(caplog):
 
         model.before_step = fail
         async with started(model) as engine:
-            with engine._changed:  # the thread sees all three together
+            with engine._requests.changed:  # the thread sees all three together
                 good, bad, after = (engine.generate([i], LONG, f"{i}") for i in (1, 13, 2))
             first = await anext(bad)
             assert first.text == "a"
@@ -32,7 +32,7 @@ def test_an_exception_fails_its_request_only(caplog):
             assert [(await collect(outputs)).text for outputs in (good, after)] == ["abc", "abc"]
             assert (await collect(engine.generate([3], LONG, "13"))).text == "abc"
             assert [1, 1, 1] in model.batches
-            assert len(engine._service_times) == 3  # what failed says nothing about how long an answer takes
+            assert len(engine._requests.service_times) == 3  # what failed says nothing about how long an answer takes
 
     run(test)
     assert "request 13 failed" in caplog.text
@@ -65,7 +65,7 @@ def test_logits_that_are_not_numbers_fail_the_request():
         model = ScriptedModel("abc")
         model.garbled = [[13]]
         async with started(model) as engine:
-            with engine._changed:
+            with engine._requests.changed:
                 asked = [engine.generate([i], LONG, f"{i}") for i in (1, 13, 2)]
             got = await asyncio.gather(*map(collect, asked), return_exceptions=True)
             assert [answer.text for answer in (got[0], got[2])] == ["abc", "abc"]

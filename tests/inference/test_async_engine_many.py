@@ -41,7 +41,7 @@ def test_eight_take_as_many_steps_as_one():
         async with started(model) as engine:
             await collect(engine.generate([1], LONG, "alone"))
             alone = model.steps
-            with engine._changed:  # the thread sees all eight together
+            with engine._requests.changed:  # the thread sees all eight together
                 asked = [engine.generate([i], LONG, f"{i}") for i in range(8)]
             await asyncio.gather(*map(collect, asked))
             assert model.steps == 2 * alone
@@ -90,7 +90,7 @@ def test_one_wake_up_for_a_step(monkeypatch):
             calls, loop = [], asyncio.get_running_loop()
             original = loop.call_soon_threadsafe
             monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *a: calls.append(a) or original(*a))
-            with engine._changed:
+            with engine._requests.changed:
                 asked = [engine.generate([i], LONG, f"{i}") for i in range(8)]
             await asyncio.gather(*map(collect, asked))
             assert len(calls) == model.steps == 91
@@ -135,8 +135,8 @@ def test_it_sleeps_while_there_is_nothing_to_do():
         async with started(ScriptedModel("abc")) as engine:
             await collect(engine.generate([1], LONG, "a"))
             await asyncio.sleep(0.05)
-            steps, wait_for = [], engine._changed.wait_for
-            engine._changed.wait_for = lambda *args, **kwargs: steps.append(1) or wait_for(*args, **kwargs)
+            steps, wait_for = [], engine._requests.changed.wait_for
+            engine._requests.changed.wait_for = lambda *args, **kwargs: steps.append(1) or wait_for(*args, **kwargs)
             start = time.process_time()
             await asyncio.sleep(0.5)
             assert time.process_time() - start < 0.1
@@ -154,7 +154,7 @@ def test_an_abort_in_flight_frees_the_blocks():
         model.before_step = turnstile = Turnstile(1)
         async with started(model) as engine:
             blocks = engine.engine.blocks
-            with engine._changed:
+            with engine._requests.changed:
                 leaving, staying = engine.generate([1] * 40, LONG, "1"), engine.generate([2] * 20, LONG, "2")
             await anext(leaving)
             await until(lambda: model.steps == 2)
@@ -177,7 +177,7 @@ def test_a_request_that_is_aborted_before_the_engine_saw_it():
     async def test():
         model = ScriptedModel("abc")
         async with started(model) as engine:
-            with engine._changed:
+            with engine._requests.changed:
                 gone, here = engine.generate([1], LONG, "a"), None
                 engine.abort("a")
                 here = engine.generate([2], LONG, "a")

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from types import SimpleNamespace
 
 import pytest
 
@@ -52,11 +51,9 @@ def test_the_queue_is_bounded(max_num_seqs, max_waiting):
     run(test)
 
 
-def test_retry_after_is_measured(monkeypatch):
+def test_retry_after_is_measured():
     async def test():
         model, clock = ScriptedModel("ab"), [100.0]
-        # The engine's own clock: asyncio needs the real one.
-        monkeypatch.setattr("shared.inference.async_engine.time", SimpleNamespace(monotonic=lambda: clock[0]))
         turnstile = Turnstile(1000)
 
         def four_seconds_a_step(done):
@@ -64,7 +61,7 @@ def test_retry_after_is_measured(monkeypatch):
             turnstile(done)
 
         model.before_step = four_seconds_a_step
-        async with started(model, max_num_seqs=1, max_waiting=0) as engine:
+        async with started(model, max_num_seqs=1, max_waiting=0, clock=lambda: clock[0]) as engine:
             for i in range(3):  # each takes three steps of four seconds
                 await collect(engine.generate([i], LONG, f"{i}"))
             model.before_step = turnstile = Turnstile(1)

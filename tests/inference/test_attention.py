@@ -1,66 +1,19 @@
 """Every backend against attention over keys and values in one piece, and whole models against the uncached one."""
 
 import random
-import sys
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
 
-from shared.inference import attention, attention_fused
+from shared.inference import attention_fused
 from shared.inference.attention import BackendUnavailable, Chunk, make_backend
 from shared.inference.attention_gather import GROUP_ROWS, in_groups, pool_rows
-from shared.inference.attention_varlen import VarlenStep
 from shared.inference.llm_engine import LLMEngine
 from shared.inference.paged_kv_cache import KVPool
 from shared.inference.sampling import SamplingParams
+from tests.inference.attention_steps import DIM, HEADS, KV_HEADS, backend, random_chunks, want
 from tests.tiny import TINY, tiny_model
-
-HEADS, KV_HEADS, DIM = TINY.num_attention_heads, TINY.num_key_value_heads, TINY.head_dim
-
-
-def backend(name: str, block_size: int, dtype=torch.float64):
-    """The backend; `fused` with its formula as it stands, for compiling it takes longer than all these tests."""
-    if name != "fused":
-        return make_backend(name, TINY, block_size, dtype)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "compile", lambda function, **settings: function)
-        return make_backend(name, TINY, block_size, dtype)
-
-
-def random_chunks(seed: int, block_size: int, num_blocks: int) -> list[Chunk]:
-    """Decodes and chunks together, with lengths at blocks' edges, and beginnings that several share."""
-    rng = random.Random(seed)
-    free = rng.sample(range(num_blocks), num_blocks)
-    chunks = []
-    shared = [free.pop() for _ in range(2)]
-    for _ in range(rng.randint(1, 8)):
-        n = rng.choice([1, 1, 1, 2, block_size, block_size + 1, 7])
-        start = rng.choice([0, 1, block_size - 1, block_size, 2 * block_size, rng.randint(0, 3 * block_size)])
-        table = list(shared) if start >= 2 * block_size and rng.random() < 0.5 else []
-        while len(table) * block_size < start + n + rng.choice([0, 0, block_size]):  # perhaps one more than is needed
-            table.append(free.pop())
-        chunks.append(Chunk(start, n, table))
-    return chunks
-
-
-def want(pool: KVPool, layer: int, chunks: Sequence[Chunk], q: torch.Tensor, scale: float) -> torch.Tensor:
-    """torch's SDPA, a sequence at a time, over keys and values that are put together token by token."""
-    out, row = torch.zeros_like(q), 0
-    for chunk in chunks:
-        size = pool.block_size
-        k, v = (
-            torch.stack([kv[layer, chunk.block_table[p // size], :, p % size] for p in range(chunk.start + chunk.n)], 1)
-            for kv in (pool.keys, pool.values)
-        )
-        mask = torch.ones(chunk.n, chunk.start + chunk.n, dtype=torch.bool).tril(chunk.start)
-        rows = slice(row, row + chunk.n)
-        repeated = (x.repeat_interleave(HEADS // KV_HEADS, 0) for x in (k, v))
-        out[0, :, rows] = F.scaled_dot_product_attention(q[0, :, rows], *repeated, attn_mask=mask, scale=scale)
-        row += chunk.n
-    return out
 
 
 @pytest.mark.parametrize("name", ["reference", "gather", "fused"])
@@ -257,59 +210,6 @@ def test_groups_hold_each_token_once_and_little_padding():
     assert singles == sorted(singles, reverse=True)
 
 
-# make_backend
-
-
-def test_auto_takes_the_first_that_runs(monkeypatch, caplog):
-    monkeypatch.setitem(attention.AUTO, "cpu", ("varlen", "gather"))
-    with caplog.at_level("INFO", logger="shared.inference.attention"):
-        assert make_backend("auto", TINY, 4, torch.float32).name == "gather"
-    assert "varlen can't run here" in caplog.text
-    assert "attention: gather" in caplog.text
-    assert make_backend("auto", TINY, 4, torch.float32, torch.device("meta")).name == "gather"
-
-
-def test_an_unknown_name_says_which_there_are():
-    with pytest.raises(ValueError, match="'flash'; there are reference, gather, "):
-        make_backend("flash", TINY, 4, torch.float32)
-    with pytest.raises(ValueError, match="block_size must be at least 1, not 0"):
-        make_backend("gather", TINY, 0, torch.float32)
-
-
-def test_what_cannot_run_says_why(monkeypatch):
-    with pytest.raises(BackendUnavailable, match="needs a CUDA device"):
-        make_backend("varlen", TINY, 4, torch.bfloat16, "cpu")
-
-    def no_compiler(function, **settings):
-        def fail(*tensors):
-            raise RuntimeError("no C++ compiler found\nand much more")
-
-        return fail
-
-    monkeypatch.setattr(torch, "compile", no_compiler)
-    with pytest.raises(BackendUnavailable, match="torch.compile failed: no C\\+\\+ compiler found$"):
-        make_backend("fused", TINY, 4, torch.float32)
-
-
-def test_backends_are_imported_only_when_asked_for():
-    assert all(len(entry) == 2 for entry in attention.BACKENDS.values())
-    name = "shared.inference.attention_varlen"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delitem(sys.modules, name, raising=False)
-        make_backend("gather", TINY, 4, torch.float32)
-        assert name not in sys.modules
-
-
-def test_a_step_needs_tokens():
-    pool, paged = KVPool(TINY, 2, 4), backend("gather", 4)
-    for chunks in ([], [Chunk(0, 0, [0])]):
-        with pytest.raises(ValueError, match="at least one token"):
-            paged.begin(pool, chunks)
-    for chunk in (Chunk(-1, 1, [0]), Chunk(3, 2, [0]), Chunk(0, 1, [])):
-        with pytest.raises(ValueError, match="aren't in a table of"):
-            paged.begin(pool, [chunk])
-
-
 def test_single_sequences_are_not_compiled_anew(monkeypatch):
     """A size of 1 would be a new program to the compiler; those go the other way, and give the same numbers."""
     calls = []
@@ -331,60 +231,6 @@ def test_single_sequences_are_not_compiled_anew(monkeypatch):
         assert torch.allclose(got, want(pool, 0, chunks, q, 0.3), atol=1e-12)
         assert calls == compiled
         calls.clear()
-
-
-def varlen_by_hand(q, keys, values, borders, no_borders, most, longest, **rest):
-    """torch's varlen_attn with a block table, as its documentation has it. keys: [pages, page_size, kv_heads, dim]."""
-    assert no_borders is None
-    assert rest["window_size"] == (-1, 0)
-    assert rest["enable_gqa"]
-    assert {t.dtype for t in (borders, rest["seqused_k"], rest["block_table"])} == {torch.int32}
-    out, lengths = torch.zeros_like(q), rest["seqused_k"].tolist()
-    assert longest == max(lengths)
-    assert most == int(borders.diff().max())
-    for i, length in enumerate(lengths):
-        rows = slice(int(borders[i]), int(borders[i + 1]))
-        k, v = (kv[rest["block_table"][i].long()].flatten(0, 1)[:length].transpose(0, 1) for kv in (keys, values))
-        n = rows.stop - rows.start
-        mask = torch.ones(n, length, dtype=torch.bool).tril(length - n)
-        queries = q[rows].transpose(0, 1)
-        out[rows] = F.scaled_dot_product_attention(
-            queries, k, v, attn_mask=mask, scale=rest["scale"], enable_gqa=True
-        ).transpose(0, 1)
-    return out
-
-
-def test_varlen_is_given_what_it_wants(monkeypatch):
-    """Not the kernel, which needs a GPU, but what is handed to it."""
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_by_hand)
-    for seed in range(8):
-        pool = KVPool(TINY, 64, 4, torch.float64)
-        pool.keys.normal_()
-        pool.values.normal_()
-        chunks = random_chunks(seed, 4, 64)
-        tokens = sum(c.n for c in chunks)
-        q, k = torch.randn(1, HEADS, tokens, DIM).double(), torch.randn(1, KV_HEADS, tokens, DIM).double()
-        got = VarlenStep(pool, chunks).layers[2].attend(q, k, k, 0.3)
-        assert torch.allclose(got, want(pool, 2, chunks, q, 0.3), atol=1e-12)
-
-
-@pytest.mark.gpu
-def test_varlen_against_the_reference():
-    try:
-        paged = make_backend("varlen", TINY, 16, torch.bfloat16, "cuda")
-    except BackendUnavailable as why:
-        pytest.skip(str(why))
-    pool = KVPool(TINY, 64, 16, torch.bfloat16, "cuda")
-    pool.keys.normal_()
-    pool.values.normal_()
-    for seed in range(8):
-        chunks = random_chunks(seed, 16, 64)
-        tokens = sum(c.n for c in chunks)
-        q = torch.randn(1, HEADS, tokens, DIM, dtype=torch.bfloat16, device="cuda")
-        k, v = torch.randn(2, 1, KV_HEADS, tokens, DIM, dtype=torch.bfloat16, device="cuda")
-        got = paged.begin(pool, chunks).layers[0].attend(q, k, v, DIM**-0.5)
-        reference = make_backend("reference", TINY, 16, torch.bfloat16, "cuda").begin(pool, chunks)
-        assert torch.allclose(got, reference.attend(0, q, DIM**-0.5), atol=0.05)
 
 
 @pytest.mark.gpu

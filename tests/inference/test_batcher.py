@@ -6,54 +6,14 @@ import time
 
 import pytest
 
-from shared.inference.batch_queue import BatchPolicy, BatchQueue
+from shared.inference.batch_queue import BatchPolicy
 from shared.inference.batcher import Batcher, DeadlineExceeded, in_thread, model_batcher
 from shared.inference.generate import generate
 from shared.inference.outputs import EngineStopped, GenerationError, QueueFull
 from shared.inference.sampling import SamplingParams
-from shared.inference.virtual_time import Deadlock, Spinning, run_virtual
+from shared.inference.virtual_time import run_virtual
+from tests.inference.batcher_scenes import PARAMS, POLICY, Model, ask, play
 from tests.tiny import tiny_model
-
-PARAMS = SamplingParams(max_tokens=4)
-POLICY = BatchPolicy(max_batch_size=4, max_wait_s=1.0, max_waiting=6)
-
-
-class Model:
-    """Answers each prompt with itself, reversed, after `seconds`; remembers its batches."""
-
-    def __init__(self, seconds=2.0):
-        self.seconds, self.batches = seconds, []
-
-    async def __call__(self, prompts, params):
-        self.batches.append([prompt[0] for prompt in prompts])
-        await asyncio.sleep(self.seconds)
-        if any(prompt == [13] for prompt in prompts):
-            raise MemoryError("no room")
-        return [prompt[::-1] for prompt in prompts]
-
-
-def now():
-    return round(asyncio.get_running_loop().time(), 3)
-
-
-async def ask(batcher, k, at=0.0, **how):
-    """(what came of it, when)."""
-    await asyncio.sleep(at)
-    try:
-        return await batcher.submit([k, 0], PARAMS, **how), now()
-    except (QueueFull, DeadlineExceeded, EngineStopped, GenerationError) as error:
-        return type(error), now()
-
-
-def play(arrivals, policy=POLICY, model=None, **how):
-    """What came of callers 0, 1, 2, …, and when; and the batches."""
-    model = model or Model()
-
-    async def scene():
-        async with Batcher(model, policy) as batcher:
-            return await asyncio.gather(*(ask(batcher, k, at, **how) for k, at in enumerate(arrivals)))
-
-    return run_virtual(scene()), model.batches
 
 
 def test_each_gets_the_right_answer():
@@ -231,113 +191,6 @@ def test_buckets_and_the_long_one():
 
     run_virtual(scene())
     assert sorted(seen) == [[1, 2, 3, 4], [16, 17, 18, 19], [500]]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"max_batch_size": 0},
-        {"max_batch_size": 2.5},
-        {"max_waiting": 0},
-        {"max_wait_s": -1},
-        {"max_wait_s": float("nan")},
-        {"max_wait_s": None},
-        {"max_wait_s": "1"},
-        {"max_wait_s": True},
-        {"adaptive": "no"},
-        {"edges": None},
-        {"edges": 5},
-        {"edges": [8, 16]},
-        {"edges": ("a", "b")},
-        {"edges": (1.5,)},
-        {"edges": (-3, 4)},
-        {"long_from": None},
-        {"long_from": "x"},
-        {"edges": (8, 8)},
-        {"edges": (9, 8)},
-        {"long_from": 0},
-    ],
-)
-def test_a_policy_names_the_wrong_field(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        BatchPolicy(**wrong)
-
-
-def test_an_adaptive_window_looks_at_its_own_bucket():
-    """Eight alone in eight buckets, batches of eight: nobody's batch has begun to fill, and all windows are whole."""
-    queue = BatchQueue(BatchPolicy(8, 1.0, adaptive=True, edges=(1, 2, 3, 4, 5, 6, 7)))
-
-    class One:
-        def __init__(self, length):
-            self.arrived, self.length = 0.0, length
-
-    for length in range(1, 9):
-        queue.add(One(length))
-    assert queue.due_at() == 1.0
-    queue.add(One(3))
-    assert queue.due_at() == pytest.approx(6 / 7)
-
-
-def test_discarding_from_the_queue():
-    queue = BatchQueue(POLICY)
-
-    class One:
-        arrived, length = 0.0, 1
-
-    one, other = One(), One()
-    queue.add(one)
-    assert not queue.discard(other)
-    assert queue.discard(one)
-    assert not queue.discard(one)
-    assert queue.due_at() is None
-    queue.add(one)
-    assert queue.clear() == [one]
-    assert len(queue) == 0
-
-
-def test_the_virtual_clock_jumps():
-    """Sleeping for an hour takes no time, and an hour has passed; alarms ring in order."""
-    heard = []
-
-    async def sleeper(seconds):
-        await asyncio.sleep(seconds)
-        heard.append((seconds, now()))
-
-    async def scene():
-        await asyncio.gather(sleeper(3600), sleeper(1), sleeper(60))
-
-    run_virtual(scene())
-    assert heard == [(1, 1.0), (60, 60.0), (3600, 3600.0)]
-
-
-def test_the_virtual_clock_knows_when_nothing_can_happen():
-    with pytest.raises(Deadlock):
-        run_virtual(asyncio.Event().wait())
-
-    async def spin():
-        while True:
-            await asyncio.sleep(0)
-
-    with pytest.raises(Spinning):
-        run_virtual(spin())
-
-    cleaned = []
-
-    async def spin_and_clean():
-        try:
-            await spin()
-        finally:
-            await asyncio.sleep(0)
-            cleaned.append(True)
-
-    with pytest.raises(Spinning):
-        run_virtual(spin_and_clean())
-    assert cleaned == [True]
-
-    async def inside():
-        return run_virtual(asyncio.sleep(5, "done"))
-
-    assert asyncio.run(inside()) == "done"  # a loop runs here already, as it does in a notebook
 
 
 def test_a_real_model_in_a_thread():

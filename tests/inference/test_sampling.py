@@ -1,4 +1,4 @@
-"""Sampling, judged by exact probabilities that plain Python works out another way."""
+"""Draws follow exact probabilities that plain Python works out another way, and depend on seed and position alone."""
 
 import math
 import random
@@ -11,17 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from shared.inference.filters import apply_repetition_penalty, min_p_filter, probabilities, top_k_filter
-from shared.inference.sampling import SamplingParams, candidates, likely_enough, sample, top_p_filter, uniform
-
-
-@pytest.fixture
-def one_thread():
-    """Threads that wait for one another spin, and spinning counts as processor time."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+from shared.inference.sampling import SamplingParams, candidates, sample, uniform
 
 
 def expected_distribution(logits: list[float], params: SamplingParams) -> dict[int, float]:
@@ -94,18 +84,6 @@ def test_candidates_on_large_vocabularies(seed, spread, temperature, top_k, top_
     assert got == pytest.approx(expected_distribution(logits, params), rel=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10**6), spread=st.sampled_from([0.0, 0.1, 2.0, 30.0]), p=st.floats(0, 0.9999))
-def test_likely_enough_holds_the_smallest_set_and_few_others(seed, spread, p):
-    generator = torch.Generator().manual_seed(seed)
-    probs = (spread * torch.randn(600, generator=generator, dtype=torch.float64)).softmax(dim=-1)
-    found = set(likely_enough(probs, p).tolist())
-    smallest = smallest_set(probs.tolist(), p - 1e-12)
-    assert smallest <= found
-    edge = min(probs[i] for i in smallest)
-    assert all(probs[i] >= edge / 2**0.25 / 2**0.25 - 1e-15 for i in found)  # within a step of it, or the next one
-
-
 @pytest.mark.parametrize(("penalty", "want"), [(1.0, 1), (1.06, 5), (2.5, 3)])
 def test_the_penalty_comes_before_everything(penalty, want):
     """Of LOGITS the best are 2.0 (token 1), 1.9 (token 5) and 1.1 (token 3)."""
@@ -118,71 +96,11 @@ def test_the_penalty_comes_before_everything(penalty, want):
     assert logits.tolist() == torch.tensor(LOGITS).tolist()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_penalty_does_not_make_narrow_logits_infinite(dtype):
-    """float16 ends at 65,504, and 700 / 0.01 is more; the other token is far below, and draws must not fail either."""
-    logits = torch.tensor([1.0, 700.0, 3.0], dtype=dtype)
-    for params in (SamplingParams(repetition_penalty=0.01), SamplingParams(repetition_penalty=0.01, temperature=1.0)):
-        assert sample(logits, params, 0, [1]) == 1
-    assert apply_repetition_penalty(logits, [0], 2.0).dtype == dtype
-
-
-@pytest.mark.parametrize("there", [[1] * 5000 + [0], (1, 0), range(2), [], np.array([1, 0])])
-def test_the_penalty_takes_any_sequence_and_repeats(there):
-    got = apply_repetition_penalty(torch.tensor([2.0, -1.0, 3.0]), there, 2.0)
-    assert got.tolist() == ([1.0, -2.0, 3.0] if len(there) else [2.0, -1.0, 3.0])
-
-
-@pytest.mark.parametrize(
-    ("there", "penalty", "message"),
-    [
-        ([0], 0, "penalty must be"),
-        ([0], -1, "penalty must be"),
-        ([0], math.nan, "penalty must be"),
-        ([0], math.inf, "penalty must be"),
-        ([0, 3], 1.1, "from 0 to 2, not 0 to 3"),
-        ([-1, 2], 1.1, "from 0 to 2, not -1 to 2"),
-        ([0.7], 1.1, "whole numbers"),
-        ([2**70], 1.1, "whole numbers"),
-        ("ab", 1.1, "whole numbers"),
-    ],
-)
-def test_a_penalty_that_makes_no_sense_is_refused(there, penalty, message):
-    with pytest.raises(ValueError, match=message):
-        apply_repetition_penalty(torch.tensor([0.0, 1.0, 2.0]), there, penalty)
-
-
-def test_the_penalty_of_a_long_answer_costs_little(one_thread):
-    """It's due for every token, over all before it. A sorted set of these takes more than a millisecond."""
-    logits, there = torch.zeros(49152), [(7919 * i) % 49152 for i in range(8000)]
-    best = math.inf
-    for _ in range(5):
-        start = time.process_time()
-        for _ in range(5):
-            apply_repetition_penalty(logits, there, 1.1)
-        best = min(best, (time.process_time() - start) / 5)
-        sets = time.process_time()
-        for _ in range(5):
-            torch.tensor(sorted(set(there)))
-        sets = (time.process_time() - sets) / 5
-    assert best < sets
-
-
 @pytest.mark.parametrize("shape", [(), (1, 3), (2, 3), (1, 1, 3)])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_logits_of_several_positions_are_refused(shape, temperature):
     with pytest.raises(ValueError, match="logits must be those of one position"):
         sample(torch.zeros(shape), SamplingParams(temperature=temperature), 0)
-
-
-def test_infinite_temperature_is_refused_by_params_and_its_limit_is_known():
-    """The filters know the limit; a request can't ask for it, since JSON has no infinity."""
-    with pytest.raises(ValueError, match="temperature must"):
-        SamplingParams(temperature=math.inf)
-    uniform_over_two = probabilities(torch.tensor([1.0, -math.inf, 3.0]), math.inf)
-    assert uniform_over_two.tolist() == [0.5, 0, 0.5]
-    near = probabilities(torch.tensor([1.0, -math.inf, 3.0]), 1e300)
-    assert near.tolist() == pytest.approx([0.5, 0, 0.5])
 
 
 def test_greedy_is_the_largest_logit():
@@ -265,88 +183,6 @@ def test_other_dtypes(dtype):
     assert 0 <= sample(logits, SamplingParams(temperature=1.0, top_p=0.9, top_k=4), 0) < len(LOGITS)
 
 
-# ---- top_p_filter
-
-
-def smallest_set(probs: list[float], p: float) -> set[int]:
-    ranked = sorted(range(len(probs)), key=lambda i: -probs[i])
-    for n in range(1, len(ranked) + 1):
-        if math.fsum(probs[i] for i in ranked[:n]) >= p:
-            return set(ranked[:n])
-    return set(ranked)
-
-
-@settings(max_examples=100, deadline=None)
-@given(weights=st.lists(st.integers(1, 50), min_size=1, max_size=12), p=st.floats(0, 1))
-def test_top_p_keeps_the_smallest_set(weights, p):
-    probs = [w / sum(weights) for w in weights]
-    got = top_p_filter(torch.tensor(probs, dtype=torch.float64), p)
-    kept = {i for i, x in enumerate(got.tolist()) if x > 0}
-    ranked = sorted(probs, reverse=True)
-    edges = np.cumsum(ranked)
-    if np.abs(edges - p).min() > 1e-9:  # at an edge, rounding decides
-        assert sorted(probs[i] for i in kept) == sorted(probs[i] for i in smallest_set(probs, p))
-    mass = sum(probs[i] for i in kept)
-    assert got.tolist() == pytest.approx([x / mass if i in kept else 0 for i, x in enumerate(probs)])
-
-
-def test_top_p_at_the_edges():
-    probs = torch.tensor([0.125, 0.5, 0.25, 0.125])
-    assert top_p_filter(probs, 0.5).tolist() == [0, 1, 0, 0]  # mass >= p: exactly p is enough
-    assert top_p_filter(probs, 0.500001).tolist() == pytest.approx([0, 2 / 3, 1 / 3, 0])
-    assert top_p_filter(probs, 0.0).tolist() == [0, 1, 0, 0]
-    assert top_p_filter(probs, 1.0).tolist() == probs.tolist()
-    assert top_p_filter(probs, 0.875).tolist() == pytest.approx([1 / 7, 4 / 7, 2 / 7, 0])  # of equals the first stays
-    assert probs.tolist() == [0.125, 0.5, 0.25, 0.125]  # untouched
-    with pytest.raises(ValueError, match="p must be"):
-        top_p_filter(probs, 1.1)
-
-
-def test_top_p_works_on_rows():
-    rows = torch.tensor([[0.6, 0.3, 0.1], [0.1, 0.45, 0.45]])
-    got = top_p_filter(rows, 0.85)
-    assert (got > 0).tolist() == [[True, True, False], [False, True, True]]
-    assert got.sum(-1).tolist() == pytest.approx([1, 1])
-
-
-# ---- the other filters, on rows
-
-
-def test_filters_refuse_what_makes_no_sense():
-    x = torch.tensor([0.25, 0.75])
-    for call, bad in ((probabilities, -1.0), (probabilities, math.nan), (top_k_filter, -1), (top_k_filter, 1.5),
-                      (top_k_filter, True), (min_p_filter, 1.5), (min_p_filter, -0.1),
-                      (top_p_filter, math.nan)):  # fmt: skip
-        with pytest.raises(ValueError, match="must be"):
-            call(x, bad)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_filters_keep_the_dtype(dtype):
-    probs = torch.tensor([0.5, 0.25, 0.25], dtype=dtype)
-    for got in (top_p_filter(probs, 0.7), min_p_filter(probs, 0.3), top_k_filter(probs, 2)):
-        assert got.dtype == dtype
-
-
-@settings(max_examples=60, deadline=None)
-@given(weights=st.lists(st.integers(1, 50), min_size=1, max_size=12), share=st.floats(0, 1))
-def test_min_p_keeps_what_is_near_the_best(weights, share):
-    probs = [w / sum(weights) for w in weights]
-    kept = [x if x >= share * max(probs) else 0.0 for x in probs]
-    got = min_p_filter(torch.tensor(probs, dtype=torch.float64), share)
-    assert got.tolist() == pytest.approx([x / math.fsum(kept) for x in kept])
-
-
-@settings(max_examples=60, deadline=None)
-@given(values=st.lists(st.integers(-5, 5), min_size=1, max_size=12), k=st.integers(0, 14))
-def test_top_k_keeps_k_of_the_largest(values, k):
-    got = top_k_filter(torch.tensor(values, dtype=torch.float64), k)
-    kept = [x for x in got.tolist() if x > -math.inf]
-    n = len(values) if k == 0 else min(k, len(values))
-    assert sorted(kept) == sorted(values)[-n:]
-    assert all(x in (float(v), -math.inf) for x, v in zip(got.tolist(), values, strict=True))
-
-
 @pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(temperature=0.8, top_p=0.95, seed=1)])
 def test_a_row_of_a_real_vocabulary_costs_little(one_thread, params):
     """Well under a millisecond on a quiet machine; in processor time, and with a wide margin."""
@@ -358,54 +194,3 @@ def test_a_row_of_a_real_vocabulary_costs_little(one_thread, params):
             sample(logits, params, position)
         best = min(best, (time.process_time() - start) / 10)
     assert best < (0.001 if params.temperature == 0 else 0.005)
-
-
-# ---- SamplingParams
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("max_tokens", 0),
-        ("max_tokens", 1.5),
-        ("max_tokens", True),
-        ("temperature", -0.1),
-        ("temperature", math.nan),
-        ("temperature", math.inf),
-        ("temperature", "1"),
-        ("top_k", -1),
-        ("top_p", 1.01),
-        ("top_p", -0.01),
-        ("min_p", 1.01),
-        ("min_p", -0.01),
-        ("min_p", None),
-        ("repetition_penalty", 0),
-        ("repetition_penalty", -1.0),
-        ("repetition_penalty", math.nan),
-        ("repetition_penalty", 1000.0),
-        ("temperature", 10**400),
-        pytest.param("temperature", 10**5000, id="huge temperature"),
-        ("seed", 2**63),
-        ("seed", -(2**63) - 1),
-        pytest.param("seed", 10**5000, id="huge seed"),
-        pytest.param("n", 10**5000, id="huge n"),
-        pytest.param("logprobs", -(10**5000), id="huge logprobs"),
-        ("n", 0),
-        ("n", 1.0),
-        ("logprobs", -1),
-        ("logprobs", True),
-        ("logprobs", 2.0),
-        ("seed", 0.5),
-        ("stop", "text"),
-        ("stop", ("",)),
-        ("stop", (1,)),
-    ],
-)
-def test_bad_params_are_refused_by_name(field, value):
-    with pytest.raises(ValueError, match=f"^{field} must"):
-        SamplingParams(**{field: value})
-
-
-def test_the_largest_and_the_smallest_seed_draw():
-    for seed in (2**63 - 1, -(2**63)):
-        assert 0 <= sample(torch.zeros(9), SamplingParams(temperature=1.0, seed=seed), 0) < 9

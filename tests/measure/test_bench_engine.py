@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from chapters import bench, bench_table
 from chapters.regions import BookError
 from shared.inference import bench_engine, bench_steps
-from shared.inference.bench_engine import Stopwatch
+from shared.inference.bench_steps import Stopwatch
 from shared.inference.peers import rates
 from shared.inference.peers.run import PeerMissing
 from shared.measure.trace import TraceRequest, write_trace

@@ -1,15 +1,19 @@
 """Versions over scripted models: what each of them answers is told by its name."""
 
+import asyncio
 import json
 from pathlib import Path
+
+import pytest
 
 from shared.data.chat import ChatTemplate
 from shared.inference.async_engine import AsyncLLMEngine
 from shared.inference.sampling import SamplingParams
 from shared.serving.engines.engine import ThreadEngine
+from shared.serving.errors import ApiError
 from shared.serving.models.text_model import TextModel
 from shared.serving.models.versions import Versions
-from tests.inference.scripted import ByteTokenizer, ScriptedModel
+from tests.inference.scripted import EOS, ByteTokenizer, ScriptedModel
 
 TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}:"
 MODEL = "scripted"
@@ -71,3 +75,31 @@ def cases(folder: Path, n=12) -> Path:
     ]  # fmt: skip
     file.write_text("\n".join(json.dumps(line) for line in lines))
     return file
+
+
+def run(test, *arguments, **settings):
+    """Run an async test with a bench, and stop its engines."""
+
+    async def main():
+        bench = Bench(*arguments, **settings)
+        try:
+            await asyncio.wait_for(test(bench), 20)
+        finally:
+            await bench.versions.stop()
+
+    asyncio.run(main())
+
+
+def refusal(work, *arguments, **more) -> ApiError:
+    with pytest.raises(ApiError) as info:
+        work(*arguments, **more)
+    return info.value
+
+
+async def answer(version, prompt="Hi", request_id="r"):
+    ids = [
+        token
+        async for output in version.engine.generate(list(prompt.encode()), SamplingParams(max_tokens=50), request_id)
+        for token in output.token_ids
+    ]
+    return bytes(token for token in ids if token != EOS).decode()

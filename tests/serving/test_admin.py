@@ -10,15 +10,10 @@ from shared.serving.guard.service import Service
 from shared.serving.models.promotion import RegressionGate
 from shared.serving.settings import Settings
 from tests.inference.scripted import Turnstile
-from tests.serving.live import PATH, chat, events, serving, until, write_tiny_model
+from tests.serving.live import PATH, chat, events, serving, until
 from tests.serving.scripted_versions import Bench, cases
 
 VERSIONS = "/admin/versions"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture
@@ -76,7 +71,10 @@ def test_load_shift_promote_roll_back_unload(server, folder):
     until(lambda: "v2" not in listed(server))
     error_of(server.get(f"{VERSIONS}/v2"), 404)
     error_of(server.post(PATH, json=chat(model="tiny@v2")), 404)
-    kinds = [event["kind"] for event in server.service.telemetry.snapshot()["events"]]
+    events = server.service.telemetry.snapshot()["events"]
+    kinds = [event["kind"] for event in events]
+    back = [event["text"] for event in events if event["kind"] == "traffic_rolled_back"]
+    assert back[-1].endswith(": back to v1: 100% of the requests")
     told = ("version_loading", "version_ready", "traffic_shifted", "version_promoted", "traffic_rolled_back",
             "version_unloading", "version_unloaded")  # fmt: skip
     assert not set(told) - set(kinds)

@@ -231,4 +231,7 @@ def test_what_the_table_keeps_of_a_part(tmp_path):
     soak = {"verdicts": [{"promise": "q", "measured": "flat", "holds": True}]}
     bench_table.record("service", bench_table.with_kept_parts({"failed": {}, "soak": soak}, tmp_path), tmp_path)
     rows = bench_table.table(tmp_path)[2:]
-    assert [row.split(" | ")[1] for row in rows] == ["kills: p: 1 of 2", "soak: q: flat"]
+    assert rows == [
+        "| `python -m chapters bench service --part kills` | p: 1 of 2 | holds |",
+        "| `python -m chapters bench service --part soak` | q: flat | holds |",
+    ]

@@ -10,7 +10,7 @@ from shared.data.tokenizer import Tokenizer
 from shared.model.weights import load_model
 from shared.serving.api.answers import token_text
 from tests.inference.scripted import ScriptedModel
-from tests.serving.live import events, hold, scripted, serving, until, write_tiny_model
+from tests.serving.live import events, hold, scripted, serving, until
 from tests.serving.whole import whole_model
 
 PATH = "/v1/completions"
@@ -21,11 +21,6 @@ ANSWER = "The “naïve” answer."
 def server():
     with serving(scripted(ScriptedModel(ANSWER), max_num_seqs=4)) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture(scope="module")

@@ -2,30 +2,22 @@
 
 import asyncio
 import os
-import re
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-import shared
 from shared.data.tokenizer import Tokenizer
 from shared.inference.llm_engine import LLMEngine
 from shared.inference.outputs import GenerationError, joined
 from shared.inference.sampling import SamplingParams
 from shared.observability.trace import RequestTrace
-from shared.serving.engines.engine import EngineFailed
-from shared.serving.engines.engine_child import COMMAND
 from shared.serving.engines.load_engine import EngineOptions, load_engine
 from shared.serving.engines.process_engine import ProcessEngine
-from shared.serving.settings import SettingError
-from tests.serving.live import write_tiny_model
-from tests.serving.test_recovery import alive, by_index, text_of
+from tests.serving.engine_processes import by_index, text_of
 
 OPTIONS = EngineOptions(threads=1, attention="gather", max_num_seqs=4, kv_memory=1)
 PARAMS = [
@@ -35,11 +27,6 @@ PARAMS = [
     SamplingParams(max_tokens=500, temperature=1.5, seed=8, ignore_eos=True),  # to the end of the context
 ]
 PROMPTS = [list(b"Hello"), list(b"The quick brown fox " * 9), [5], list(range(40))]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny")
 
 
 @pytest.fixture(scope="module")
@@ -246,84 +233,6 @@ def test_what_fails_in_a_step_fails_alone(folder, direct, caplog):
 
     asyncio.run(test())
     assert "CUDA out of memory" in caplog.text  # the traceback comes over the wire
-
-
-def test_weights_that_cannot_be_loaded(folder, tmp_path):
-    for file in folder.iterdir():
-        content = b"nonsense" if file.name == "model.safetensors" else file.read_bytes()
-        (tmp_path / file.name).write_bytes(content)
-
-    async def test():
-        engine = ProcessEngine(tmp_path, OPTIONS)
-        with pytest.raises(EngineFailed, match=r"model\.safetensors") as failed:
-            await engine.start()
-        assert not failed.value.setting
-        assert engine.state == "failed"
-        await engine.stop()
-
-    asyncio.run(test())
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (EngineOptions(device="cpu", attention="varlen"), "--attention varlen: .*CUDA device.* Without it"),
-        (EngineOptions(device="cpu", kv_memory=10**9), r"--kv-memory 1000000000: only [\d,]+ MB are available"),
-    ],
-)
-def test_settings_that_cannot_be_had(folder, options, message):
-    """The option is to blame, and named first; the model isn't."""
-    with pytest.raises(SettingError, match=message):
-        load_engine(folder, options)
-
-
-PARENT = """
-import asyncio, sys
-from pathlib import Path
-from shared.serving.engines.process_engine import ProcessEngine
-from tests.inference.scripted import ByteTokenizer
-async def main():
-    engine = ProcessEngine(Path("."), tokenizer=ByteTokenizer(), command=sys.argv[1:])
-    asyncio.create_task(engine.start())
-    while engine.pid is None:
-        await asyncio.sleep(0.01)
-    print("pid", engine.pid, flush=True)
-    await asyncio.sleep(60)
-asyncio.run(main())
-"""
-
-
-@pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
-def test_it_never_survives_the_api_process(folder, stopped):
-    """Not even a kill -9 of that; nor if it is stopped itself, where the system has a way for that."""
-    if stopped and sys.platform != "linux":
-        pytest.skip("only Linux can end a stopped process with its parent")
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, *COMMAND], cwd=shared.ROOT, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        pid = int(re.match(r"pid (\d+)", parent.stdout.readline())[1])
-        if stopped:
-            time.sleep(0.3)  # it asks for that first
-            os.kill(pid, signal.SIGSTOP)
-        parent.kill()
-        parent.wait()
-        end = time.monotonic() + 5
-        while alive(pid) and state_of(pid) != "Z":
-            assert time.monotonic() < end, "it is still there"
-            time.sleep(0.01)
-    finally:
-        parent.kill()
-        parent.wait()
-        parent.stdout.close()
-
-
-def state_of(pid: int) -> str:
-    """Z: it has ended, and whoever inherited it hasn't asked how."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
 
 
 @pytest.mark.real

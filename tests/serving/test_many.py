@@ -136,7 +136,7 @@ def test_a_storm_of_callers(model):
     with serving(scripted(model, max_num_seqs=4, num_blocks=30)) as client, ThreadPoolExecutor(12) as pool:
         got = list(pool.map(caller, plans))
         assert sum(tokens is not None for tokens in got) > 25
-        until(lambda: not client.engine._serving)
+        until(lambda: not client.engine._thread.serving)
         nothing_left(client.engine)
     assert max(map(len, model.batches)) == 4
 

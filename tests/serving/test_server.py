@@ -146,6 +146,8 @@ def test_a_bug_in_the_server_is_a_500_in_the_usual_shape(server, caplog):
     assert error["type"] == "server_error"
     assert "find-me" in error["message"]
     assert "a bug" not in error["message"]
+    logged = next(record.getMessage() for record in caplog.records if record.exc_info)
+    assert logged == f"request find-me: POST {PATH} failed: KeyError: 'a bug'"
     assert server.post(PATH, json=chat(max_tokens=1)).status_code == 200
 
 

@@ -12,7 +12,7 @@ from shared.observability.trace import RequestTrace
 from shared.serving.engines.engine import EngineFailed, ThreadEngine, check_against
 from shared.serving.guard.deadline import Deadline
 from tests.inference.scripted import ByteTokenizer, ScriptedModel
-from tests.serving.test_recovery import text_of
+from tests.serving.engine_processes import text_of
 
 PARAMS = SamplingParams(max_tokens=30)
 

@@ -16,6 +16,7 @@ from shared.measure.trace import read_trace
 
 
 def main() -> None:
+    """Measure the peer that the command line names. A missing package is told on the pipe; other errors end it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("name", choices=PEERS)
     parser.add_argument("--model", type=Path, required=True)

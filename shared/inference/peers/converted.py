@@ -45,6 +45,7 @@ def remove(path: Path) -> None:
 
 
 def alive(pid: int) -> bool:
+    """Whether a process of this number runs, whoever's it is."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

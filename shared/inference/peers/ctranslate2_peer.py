@@ -11,6 +11,7 @@ from shared.measure.trace import Trace
 
 
 def load(model_dir: Path, work_dir: Path, threads: int, variant: str, say: Callable[[str], None]) -> Answer:
+    """Convert the model once and load it. variant: a compute type, such as "int8". Raises ImportError without it."""
     without_torchvision()
     import ctranslate2
 

@@ -43,6 +43,7 @@ class LlamaCpp:
         self.make_context(CONTEXT)
 
     def make_context(self, length: int) -> None:
+        """Take room for SLOTS requests of `length` tokens, and give back the old. Raises ValueError without memory."""
         if self.context:
             self.llama.llama_free(self.context)
         params = self.llama.llama_context_default_params()
@@ -54,6 +55,7 @@ class LlamaCpp:
             raise ValueError(f"llama.cpp can't make a context of {SLOTS} times {length} tokens")
 
     def answer(self, requests: Trace, told: Told) -> list[list[int]]:
+        """An `Answer` of rates.py: greedy, end tokens ignored."""
         longest = max(len(r.prompt_ids) + r.max_new_tokens for r in requests)
         if longest > self.length:
             self.make_context(longest)
@@ -106,6 +108,7 @@ class LlamaCpp:
 
 
 def load(model_dir: Path, work_dir: Path, threads: int, variant: str, say: Callable[[str], None]) -> Answer:
+    """Convert the model once and load it. variant: "F32", or a format of llama.cpp's. Raises ImportError without it."""
     import llama_cpp
 
     from shared.inference.peers.to_gguf import write_gguf

@@ -12,6 +12,7 @@ CACHE_GB = 2
 
 
 def load(model_dir: Path, work_dir: Path, threads: int, variant: str, say: Callable[[str], None]) -> Answer:
+    """Export the model once and load it. variant: "fp32" or "int8". Raises ImportError where a package is missing."""
     import numpy as np
     import openvino
     import openvino_genai
@@ -48,6 +49,7 @@ def load(model_dir: Path, work_dir: Path, threads: int, variant: str, say: Calla
 
 
 def export(model_dir: Path, folder: Path) -> None:
+    """Write the model as OpenVINO's own files, in float32, with a cache as inputs and outputs."""
     without_torchvision()
     from optimum.exporters.openvino import main_export
     from optimum.intel import OVConfig

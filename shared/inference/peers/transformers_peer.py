@@ -14,6 +14,7 @@ def without_torchvision() -> None:
 
 
 def load(model_dir: Path, work_dir: Path, threads: int, variant: str, say: Callable[[str], None]) -> Answer:
+    """Load the model as it is. variant: a torch dtype's name. Raises ImportError where transformers is missing."""
     without_torchvision()
     import torch
     from transformers import AutoModelForCausalLM

@@ -39,21 +39,28 @@ class Load(Strict):
 
 
 class Shift(Strict):
+    """The body of /shift. shares: version's name -> its share of the model's requests, 1 in all."""
+
     shares: dict[str, float]
     force: bool = False
 
 
 class Promote(Strict):
+    """The body of /promote. name: the version's. force: even if the gate rejected it."""
+
     name: str
     force: bool = False
 
 
 class Rollback(Strict):
+    """The body of /rollback. model: may be left out where there is only one."""
+
     model: str | None = None
 
 
 @router.get("")
 async def list_versions(request: Request) -> dict[str, Any]:
+    """All versions, with their state, shares, engine and what the gate said."""
     versions = _versions(request)
     return {"object": "list", "data": [described(versions, version) for version in versions.list()]}
 
@@ -102,6 +109,7 @@ async def rollback(request: Request) -> dict[str, Any]:
 
 @router.get("/{name}")
 async def one_version(request: Request, name: str) -> dict[str, Any]:
+    """One version; 404 for a name there isn't."""
     versions = _versions(request)
     return described(versions, versions.get(name))
 

@@ -41,6 +41,7 @@ def head(id: str, kind: str, created: int, model: str, version: str, degraded: d
 
 
 def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, Any]:
+    """A request's tokens as OpenAI counts them: all prompts and all answers; cached ones are among the prompt's."""
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
@@ -70,6 +71,7 @@ class ChatAnswer:
         self._before, self._after = _frame(fields | {"object": self.chunk_kind}, with_usage)
 
     def whole(self, outputs: Sequence[RequestOutput], usage: dict[str, Any]) -> dict[str, Any]:
+        """The body of an answer that isn't streamed. outputs: the choices, each whole."""
         choices = [
             {
                 "index": index,
@@ -82,9 +84,11 @@ class ChatAnswer:
         return self._fields | {"choices": choices, "usage": usage}
 
     def opening(self) -> str:
+        """The first events of a stream: whose words follow, for each choice."""
         return "".join(self._event(index, '{"role":"assistant","content":""}') for index in range(self._n))
 
     def piece(self, output: RequestOutput) -> str:
+        """The events of one output: its text, and how it ended, if it did; none for a token without text."""
         events = ""
         if output.text or self._with_logprobs:
             logprobs = _json(self._logprobs(output)) if self._with_logprobs else "null"
@@ -94,6 +98,7 @@ class ChatAnswer:
         return events
 
     def usage(self, usage: dict[str, Any]) -> str:
+        """The last event of a stream that asked for it: no choice, and what the request used."""
         return event(self._fields | {"object": self.chunk_kind, "choices": [], "usage": usage})
 
     def _event(self, index: int, delta: str, logprobs: str = "null", finish_reason: str = "null") -> str:
@@ -132,6 +137,7 @@ class CompletionAnswer:
         self._logprobs = [LegacyLogprobs(tokenizer) for _ in texts] if with_logprobs else None
 
     def whole(self, outputs: Sequence[RequestOutput], usage: dict[str, Any]) -> dict[str, Any]:
+        """The body of an answer that isn't streamed. outputs: the choices, each whole."""
         choices = [
             {
                 "index": index,
@@ -144,9 +150,11 @@ class CompletionAnswer:
         return self._fields | {"choices": choices, "usage": usage}
 
     def opening(self) -> str:
+        """The first events of a stream: the prompts, where they are to be repeated."""
         return "".join(self._event(index, json.dumps(text)) for index, text in enumerate(self._texts) if text)
 
     def piece(self, output: RequestOutput) -> str:
+        """The event of one output; none for a token without text that doesn't end the choice."""
         reason, logprobs = output.finish_reason, self._logprobs
         if not output.text and reason is None and logprobs is None:
             return ""
@@ -158,6 +166,7 @@ class CompletionAnswer:
         )
 
     def usage(self, usage: dict[str, Any]) -> str:
+        """The last event of a stream that asked for it: no choice, and what the request used."""
         return event(self._fields | {"choices": [], "usage": usage})
 
     def _event(self, index: int, text: str, logprobs: str = "null", finish_reason: str = "null") -> str:
@@ -184,6 +193,7 @@ class LegacyLogprobs:
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def add(self, output: RequestOutput) -> dict[str, Any]:
+        """The four lists of an output's tokens; the offsets go on where those of the output before ended."""
         entries = output.logprobs or []
         offsets = []
         for entry in entries:

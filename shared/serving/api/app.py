@@ -75,15 +75,18 @@ async def metrics(request: Request) -> Response:
 
 
 async def models(request: Request) -> dict[str, Any]:
+    """What callers may ask for, in OpenAI's form."""
     return {"object": "list", "data": request.app.state.service.versions.models()}
 
 
 async def one_model(request: Request, model: str) -> dict[str, Any]:
+    """One model; 404 for a name there isn't."""
     found: dict[str, Any] = request.app.state.service.versions.model(model)
     return found
 
 
 async def not_offered(request: Request) -> Response:
+    """For OpenAI's routes that this server has not: 404, and what it has instead."""
     what = NOT_OFFERED[request.url.path.removeprefix("/v1/")]
     message = f"This server does not offer {what}: it has chat completions and completions only."
     raise ApiError(404, message, code="not_offered")
@@ -96,6 +99,7 @@ class HeadAsGet:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer as a GET, and send no body."""
         if scope["type"] != "http" or scope["method"] != "HEAD":
             await self.app(scope, receive, send)
             return

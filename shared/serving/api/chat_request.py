@@ -9,6 +9,8 @@ from shared.serving.errors import ApiError
 
 
 class TextPart(Strict):
+    """A piece of a message. Pictures and sounds are refused: the model reads text."""
+
     type: Literal["text"]
     text: str
 
@@ -38,6 +40,8 @@ Content = Annotated[
 
 
 class Message(Strict):
+    """One turn of a conversation, in OpenAI's form."""
+
     role: Literal["system", "developer", "user", "assistant"]  # OpenAI calls its newer models' system "developer"
     content: Content
     # An answer of ours comes back with these, empty, when a caller sends the whole conversation.
@@ -49,10 +53,13 @@ class Message(Strict):
 
     @property
     def text(self) -> str:
+        """All of its parts, a line each."""
         return "\n".join(part.text for part in self.content)
 
 
 class ResponseFormat(Strict):
+    """Plain text alone: the engine doesn't constrain what it writes."""
+
     type: Literal["text"]
 
 
@@ -66,6 +73,8 @@ def conversation(messages: list[Message]) -> list[dict[str, str]]:
 
 
 class ChatRequest(GenerationRequest):
+    """The body of /v1/chat/completions."""
+
     messages: Messages
     max_completion_tokens: Annotated[int, Field(ge=1, lt=2**63)] | None = None
     logprobs: bool | None = None
@@ -89,13 +98,16 @@ class ChatRequest(GenerationRequest):
 
     @property
     def limit(self) -> int | None:
+        """As in GenerationRequest; max_completion_tokens is the newer name of max_tokens."""
         return self.max_completion_tokens or self.max_tokens
 
     @property
     def num_logprobs(self) -> int | None:
+        """As in GenerationRequest; top_logprobs counts only beside logprobs: true."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def check(self) -> None:
+        """Raises ApiError 400 for parameters that contradict one another."""
         super().check()
         if len({self.max_tokens, self.max_completion_tokens} - {None}) > 1:
             message = "max_tokens and max_completion_tokens say different things; give one of them."

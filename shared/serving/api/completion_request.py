@@ -43,6 +43,8 @@ Prompts = Annotated[
 
 
 class CompletionRequest(GenerationRequest):
+    """The body of /v1/completions."""
+
     prompt: Prompts  # list[Prompt]
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
@@ -52,17 +54,21 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def limit(self) -> int | None:
+        """As in GenerationRequest; OpenAI's default here is 16 tokens."""
         return self.max_tokens or DEFAULT_MAX_TOKENS
 
     @property
     def num_logprobs(self) -> int | None:
+        """As in GenerationRequest; here logprobs is a number, and 0 tells the drawn token's alone."""
         return self.logprobs
 
     @property
     def of_any_model(self) -> bool:
+        """As in GenerationRequest: whether all prompts are texts."""
         return all(isinstance(prompt, str) for prompt in self.prompt)
 
     def check(self) -> None:
+        """Raises ApiError 400 for parameters that contradict one another, or that only a prompt's logits answer."""
         super().check()
         if self.best_of is not None and self.best_of != (self.n or 1):
             message = "best_of is supported only with the same value as n."
@@ -80,10 +86,13 @@ class TokenizeRequest(Strict):
     messages: Messages | None = None
 
     def check(self) -> None:
+        """Raises ApiError 400 unless there is either a prompt or a conversation."""
         if (self.prompt is None) == (self.messages is None):
             raise bad_value("prompt", "give either a prompt or messages, and not both")
 
 
 class DetokenizeRequest(Strict):
+    """The body of /detokenize."""
+
     model: str
     tokens: Annotated[list[Annotated[int, Field(ge=0, lt=TOP)]], Field(fail_fast=True)]

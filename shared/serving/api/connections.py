@@ -32,10 +32,12 @@ class Connection(H11Protocol):
         self._stall: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """From now on a whole head is due."""
         super().connection_made(transport)
         self._timer = self.loop.call_later(self.head_s, transport.abort)
 
     def data_received(self, data: bytes) -> None:
+        """A head that has begun is to be whole in head_s seconds; while a request is answered nothing is due."""
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._cancel()
@@ -63,6 +65,7 @@ class Connection(H11Protocol):
         self._stall = self.loop.call_later(self.stall_s, self.transport.abort)
 
     def resume_writing(self) -> None:
+        """The caller reads again."""
         super().resume_writing()
         if self._stall is not None:
             self._stall.cancel()
@@ -74,6 +77,7 @@ class Connection(H11Protocol):
         self._timer = self.loop.call_later(self.stall_s, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is due any more."""
         super().connection_lost(exc)
         self._cancel()
         if self._stall is not None:

@@ -32,6 +32,7 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/dashboard/state")
 async def state(request: Request) -> Response:
+    """What the page draws, as JSON. It is asked for again and again, by every page that is open."""
     body = await _dashboard(request).state()
     return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
 
@@ -59,6 +60,7 @@ class Dashboard:
         self._body, self._made = b"", -FRESH_S
 
     async def state(self) -> bytes:
+        """The state as JSON, at most FRESH_S seconds old."""
         async with self._lock:  # whoever comes while it is made waits for it
             if time.monotonic() - self._made >= FRESH_S:
                 versions = self.service.versions.list()

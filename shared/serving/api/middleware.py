@@ -15,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from shared import in_words
 from shared.observability.request_id import current_request_id, request_id_from
 from shared.serving.errors import ApiError, server_error, shutting_down
 from shared.serving.guard.call import Call
@@ -47,6 +48,7 @@ class Gate:
         self._has_admin = any(key.admin for key in service.keys.keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse a request or hand it on, and count it when it has ended."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -75,13 +77,14 @@ class Gate:
             if status:
                 raise
             await self._answer(shutting_down(), scope, receive, send_with_headers)
-        except Exception:
+        except Exception as error:
             if status:
                 raise
-            logger.exception("request %s: %s %s failed", request_id, scope["method"], scope["path"])
+            method, path = scope["method"], scope["path"]
+            logger.exception("request %s: %s %s failed: %s", request_id, method, path, in_words(error))
             message = f"Something went wrong inside the server; its log has the details under {request_id}."
-            error = server_error(message, code="internal_error")
-            await self._answer(error, scope, receive, send_with_headers)
+            answer = server_error(message, code="internal_error")
+            await self._answer(answer, scope, receive, send_with_headers)
         finally:
             self._close_books(scope, state, status or CLIENT_LEFT)
 

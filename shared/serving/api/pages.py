@@ -28,16 +28,19 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/")
 async def chat_page() -> Response:
+    """The chat, at /."""
     return page("chat.html")
 
 
 @router.get("/dashboard")
 async def dashboard_page() -> Response:
+    """The live numbers, at /dashboard."""
     return page("dashboard.html")
 
 
 @router.get("/static/{name}")
 async def static(name: str) -> Response:
+    """A page's styles and scripts."""
     return page(name)
 
 

@@ -45,6 +45,8 @@ Parsed = TypeVar("Parsed", bound=Strict)
 
 
 class StreamOptions(Strict):
+    """include_usage: end the stream with an event that says what the request used."""
+
     include_usage: bool | None = None
 
 
@@ -89,9 +91,11 @@ class GenerationRequest(Strict):
 
     @property
     def include_usage(self) -> bool:
+        """Whether a stream is to end with what the request used."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     def check(self) -> None:
+        """Raises ApiError 400 for parameters that contradict one another; what pydantic can't see in one field."""
         if self.stream_options is not None and not self.stream:
             raise ApiError(400, "stream_options may only be given when stream is true.", param="stream_options")
         if self.seed is not None and self.seed + (self.n or 1) > 2**63:

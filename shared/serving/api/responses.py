@@ -59,6 +59,7 @@ class EventStream(Response):
         self._events, self._on_end = events, on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events as they come, until they end or the caller leaves."""
         complete = None
         try:
             complete = await unless_disconnected(Request(scope, receive), self._send(send))

@@ -68,6 +68,7 @@ class Seen:
 
 
 async def main(plan: dict[str, Any]) -> None:
+    """Send the plan's requests when they are due, and print what was seen of each as it ends."""
     asks = [Ask(**request) for request in plan["requests"]]
     start, where = time.monotonic(), (plan["host"], plan["port"])
 
@@ -139,6 +140,7 @@ async def slowly(ask: Ask, seen: Seen, host: str, port: int) -> None:
 
 
 def request_bytes(ask: Ask, host: str, port: int) -> bytes:
+    """The request as it goes over the wire: its own bytes where it has some, else a POST of its body."""
     if ask.raw is not None:
         return base64.b64decode(ask.raw)
     content = json.dumps(ask.body).encode()

@@ -18,6 +18,7 @@ AT_ONCE = 500  # of which a good request is sent, to see whether the server stil
 
 
 def measure_fuzz(setup: Setup) -> Numbers:
+    """Send valid and broken requests by the thousand; no answer may be a fault of the server's, and it must live on."""
     n = setup.count or REQUESTS
     counted: dict[str, int] = {}
     bad: list[Numbers] = []
@@ -63,5 +64,6 @@ def wrong(seen: Sequence[Seen]) -> list[Seen]:
 
 
 def still_answers(server: ServerUnderTest) -> bool:
+    """Whether an ordinary request is answered in full."""
     with callers_at(server, [completion(0, TraceRequest((100, 101, 102), 4), server.model)]) as at_work:
         return len(answered(at_work.wait())) == 1

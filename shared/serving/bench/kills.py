@@ -70,6 +70,7 @@ def wait_for(at_work: Callers, condition: Callable[[], bool]) -> None:
 
 
 def compared(wanted: Sequence[Seen], got: Sequence[Seen], killed: Sequence[float], asks: Sequence[Ask]) -> Numbers:
+    """A run with kills beside one without: what failed, which texts differ, and how long the streams paused."""
     failed = [one for one in got if one not in answered(got)]
     pairs = [(a, b) for a, b in zip(wanted, got, strict=True) if a.status == b.status == 200 and not a.error + b.error]
     differ = [(a, b) for a, b in pairs if a.text != b.text]

@@ -73,6 +73,7 @@ def arrivals(server: ServerUnderTest, rate: float, seconds: float, seed: int) ->
 
 
 def summed_up(seen: Sequence[Seen], seconds: float) -> Numbers:
+    """One level of load in numbers. seconds: for how long requests came."""
     done = answered(seen)
     began = min(one.arrived for one in seen)
     in_time = sum(one.tokens for one in done if one.ended <= began + seconds)
@@ -89,6 +90,7 @@ def summed_up(seen: Sequence[Seen], seconds: float) -> Numbers:
 
 
 def verdicts(levels: Numbers) -> list[Numbers]:
+    """What is promised of the levels, and whether it holds."""
     others = {
         f"{level}: {status}": n
         for level, found in levels.items()

@@ -84,6 +84,7 @@ def served(server: ServerUnderTest, trace: Trace) -> Numbers:
 
 
 def engine_alone(model: str, settings: dict[str, Any], trace: Trace) -> Numbers:
+    """The same trace on the engine in a process without a server. Raises ServerFailed when that fails."""
     requests = [{"prompt_ids": list(r.prompt_ids), "max_new_tokens": r.max_new_tokens} for r in trace]
     job = {"model": model, "threads": 1, "settings": settings, "trace": {"requests": requests}}
     done = subprocess.run(

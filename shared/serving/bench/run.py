@@ -71,6 +71,7 @@ class Callers:
 
     @property
     def running(self) -> bool:
+        """Whether any request is still open or to be sent."""
         return self._thread.is_alive()
 
     def wait(self, seconds: float | None = None) -> list[Seen]:
@@ -79,6 +80,7 @@ class Callers:
         return sorted(self.seen, key=lambda seen: seen.index)
 
     def stop(self) -> None:
+        """End the callers at once; what was seen so far stays."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -135,6 +137,7 @@ def verdict(promise: str, measured: str, holds: bool) -> Numbers:
 
 
 def answered(seen: Sequence[Seen]) -> list[Seen]:
+    """Those that were answered in full."""
     return [one for one in seen if one.status == 200 and not one.error]
 
 
@@ -148,14 +151,17 @@ def statuses(seen: Sequence[Seen]) -> dict[str, int]:
 
 
 def ttft(seen: Sequence[Seen]) -> list[float]:
+    """Seconds from each arrival to its first token, of those answered in full."""
     return [one.times[0] - one.arrived for one in answered(seen) if one.times]
 
 
 def e2e(seen: Sequence[Seen]) -> list[float]:
+    """Seconds from each arrival to its last token, of those answered in full."""
     return [one.ended - one.arrived for one in answered(seen)]
 
 
 def p(values: Sequence[float], percent: float) -> float | None:
+    """A percentile, to a tenth of a millisecond; None of nothing."""
     return round(percentile(values, percent), 4) if values else None
 
 

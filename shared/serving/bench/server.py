@@ -36,18 +36,22 @@ class ServerUnderTest:
     log: Path
 
     def get(self, path: str) -> bytes:
+        """What a page of the server says. Raises OSError where it is no 200."""
         with urllib.request.urlopen(f"http://{self.host}:{self.port}{path}", timeout=30) as response:  # noqa: S310
             return response.read()
 
     def versions(self) -> list[dict[str, Any]]:
+        """What /admin/versions tells of each."""
         return json.loads(self.get("/admin/versions"))["data"]
 
     @property
     def model(self) -> str:
+        """The name that requests ask for."""
         return self.versions()[0]["model"]
 
     @property
     def limits(self) -> dict[str, Any]:
+        """The engine's, as EngineLimits has them."""
         return self.versions()[0]["limits"]
 
     @property

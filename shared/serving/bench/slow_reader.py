@@ -59,6 +59,7 @@ def measure_slow_readers(setup: Setup) -> Numbers:
 
 
 def slow_asks(server: ServerUnderTest) -> list[Ask]:
+    """Long answers whose callers read a byte a second."""
     trace = make_trace(SLOW, 5, (16, 32), (SLOW_TOKENS, SLOW_TOKENS), vocab=vocab(server))
     return [completion(i, request, server.model, body=BIG, bytes_per_s=1.0) for i, request in enumerate(trace)]
 

@@ -57,6 +57,7 @@ def meet_all(server: ServerUnderTest, counted: dict[str, int]) -> None:
 def soak(
     server: ServerUnderTest, seconds: float, seed: int, counted: dict[str, int], samples: list[Numbers], step: Any
 ) -> None:
+    """Load for so many seconds, in parts. counted, samples: filled as it goes, so that Ctrl-C loses nothing."""
     end, turn = time.monotonic() + seconds, 0
     while (left := end - time.monotonic()) > 1:
         asks = mixed(min(PART_S, left), 1000 * seed + turn, server.model, vocab(server))
@@ -133,6 +134,7 @@ def total(metrics: dict[str, float], name: str) -> float | None:
 
 
 def verdicts(before: Numbers, after: Numbers, counted: dict[str, int]) -> list[Numbers]:
+    """What may not grow, and whether it has: memory, metric series, files, errors."""
     bad = {name: n for name, n in counted.items() if name.startswith("5") and not name.startswith("503")}
     growth = {side: after[side]["rss"] / before[side]["rss"] - 1 for side in ("api", "engine")}
     said = ", ".join(f"{side} {before[side]['rss']:.0f} to {after[side]['rss']:.0f} MB: {grown:+.1%}"

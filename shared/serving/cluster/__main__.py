@@ -22,6 +22,7 @@ INSTALL = "This needs Ray, which the book's requirements leave out: .venv/bin/py
 
 
 def main() -> None:
+    """Read this program's own options, and leave the rest to python -m shared.serving."""
     parser = argparse.ArgumentParser(
         prog="python -m shared.serving.cluster",
         description="Serve a model from several replicas behind one address.",
@@ -105,6 +106,7 @@ def start_ray(address: str | None, cores: int) -> None:
 
 
 def fail(message: str) -> NoReturn:
+    """Say on standard error why it can't start, and end with status 2."""
     print(message, file=sys.stderr)
     sys.exit(2)
 

@@ -27,6 +27,7 @@ class PrefixRouter:
 
     @property
     def replicas(self) -> list[str]:
+        """The replicas that may be picked."""
         return list(self._known)
 
     def add(self, replica: str) -> None:
@@ -34,6 +35,7 @@ class PrefixRouter:
         self._known[replica] = OrderedDict()
 
     def remove(self, replica: str) -> None:
+        """A replica is gone; unknown names are ignored."""
         self._known.pop(replica, None)
 
     def pick(self, token_ids: Sequence[int], loads: Mapping[str, float]) -> str:

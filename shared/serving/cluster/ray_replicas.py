@@ -21,7 +21,7 @@ from shared.inference.async_engine import AsyncLLMEngine
 from shared.inference.outputs import GenerationError
 from shared.observability.trace import RequestTrace, StepStats
 from shared.serving.cluster.prefix_router import PrefixRouter
-from shared.serving.cluster.replica_engine import Piece, ReplicaLost
+from shared.serving.cluster.replicas import Piece, ReplicaLost
 from shared.serving.concurrency import in_thread
 from shared.serving.engines.engine import EngineFailed, EngineLimits, ThreadEngine
 from shared.serving.engines.load_engine import EngineOptions, load_engine
@@ -51,6 +51,7 @@ class Replica:
             raise RuntimeError(self._engine.error)
 
     async def limits(self) -> EngineLimits | None:
+        """What this copy has room for."""
         return self._engine.limits
 
     async def steps(self) -> tuple[str, list[StepStats]]:
@@ -59,6 +60,7 @@ class Replica:
         return serve.get_replica_context().replica_tag, made
 
     async def block_map(self) -> bytes:
+        """See Engine.block_map."""
         return await self._engine.block_map()
 
     async def answer(self, token_ids: list[int], request: Resubmission) -> AsyncIterator[Piece | GenerationError]:
@@ -93,6 +95,7 @@ class Router(RequestRouter):  # type: ignore[misc]
     """Ray Serve's hook for choosing a replica, run in the server's process. PrefixRouter chooses."""
 
     def initialize_state(self) -> None:
+        """Ray calls this where others have __init__."""
         self._prefixes = PrefixRouter([])
         self._loads: dict[str, int] = {}
 
@@ -112,9 +115,11 @@ class Router(RequestRouter):  # type: ignore[misc]
         return [[there[chosen]], candidate_replicas]
 
     def on_request_routed(self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any) -> None:
+        """A replica has one request more to do."""
         self._loads[replica_id.unique_id] = self._loads.get(replica_id.unique_id, 0) + 1
 
     def on_request_completed(self, replica_id: ReplicaID, internal_request_id: str) -> None:
+        """It has one less; one that is gone is forgotten already."""
         if self._loads.get(replica_id.unique_id):
             self._loads[replica_id.unique_id] -= 1
 
@@ -145,6 +150,7 @@ class RayReplicas:
         self._handle: DeploymentHandle[Replica] | None = None
 
     async def start(self) -> EngineLimits:
+        """See Replicas. Ray places the replicas, and starts each in a process of its own."""
         try:
             handle = await in_thread(lambda: serve.run(self._app, name=self._name, route_prefix=None))
             limits = await handle.limits.remote()
@@ -162,9 +168,11 @@ class RayReplicas:
         return lines[-1] if lines else ""
 
     async def stop(self) -> None:
+        """See Replicas. Returns when they have finished their work."""
         await in_thread(lambda: serve.delete(self._name))  # returns when they have finished their work
 
     async def ask(self, request: Resubmission) -> AsyncGenerator[Piece, None]:
+        """See Replicas. Ray asks Router which of them gets it."""
         assert self._handle is not None
         stream = self._handle.options(stream=True).answer.remote([*request.prompt_ids, *request.output_ids], request)
         try:
@@ -178,9 +186,11 @@ class RayReplicas:
             stream.cancel()  # at its end this does nothing
 
     async def steps(self) -> Mapping[str, Sequence[StepStats]]:
+        """See Replicas; one that doesn't answer in ASKED_TIMEOUT_S seconds is left out."""
         return dict(await self._all("steps"))
 
     async def block_maps(self) -> Sequence[bytes]:
+        """See Replicas; one that doesn't answer in time is left out."""
         return await self._all("block_map")
 
     async def _all(self, method: str) -> list[Any]:

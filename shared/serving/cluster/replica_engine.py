@@ -2,66 +2,40 @@
 
 Each answer is computed by one replica. When that one is lost, another goes on behind the tokens that have arrived: the
 draws depend on seed and position alone, so the text is the same. Who starts replicas and notices that they are gone is
-behind the `Replicas` protocol: Ray, see ray_replicas.py, or a test.
+behind the `Replicas` protocol, see replicas.py.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
 
 from shared.inference.async_outputs import OutputQueue, Outputs
 from shared.inference.outputs import EngineStopped, GenerationError, RequestOutput
 from shared.inference.sampling import SamplingParams
 from shared.inference.step_meter import RequestNotes
 from shared.observability.trace import RequestTrace, StepStats
-from shared.serving.engines.engine import EngineFailed, EngineLimits, EngineState, OnEnd, OnEvent, OnStep, check_against
-from shared.serving.engines.resume import SUSPICIOUS, Open, Resubmission, resubmissions, sort_out
+from shared.serving.cluster.replica_steps import ReplicaSteps
+from shared.serving.cluster.replicas import ReplicaLost, Replicas
+from shared.serving.engines.engine import (
+    EngineFailed,
+    EngineLimits,
+    EngineState,
+    OnEnd,
+    OnEvent,
+    OnStep,
+    check_against,
+    check_alive,
+)
+from shared.serving.engines.resume import SUSPICIOUS, Open, resubmissions, sort_out
 from shared.serving.guard.deadline import Deadline, within
 
 logger = logging.getLogger(__name__)
 
 WATCH_EVERY_S = 0.5
-TOTALS = ("preemptions", "hit_tokens", "asked_tokens", "generated_tokens")
-NOW = ("num_running", "num_waiting", "num_free_blocks", "num_cached_blocks", "num_blocks")
-
-
-class ReplicaLost(RuntimeError):
-    """The replica that computed an answer is gone; another can go on with it."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A replica's output. waited_s, cached_tokens: with the first one, how long ago the first step with some of the
-    request began, and how many of its tokens the prefix cache had."""
-
-    output: RequestOutput
-    started_s: float | None = None
-    cached_tokens: int = 0
-
-
-class Replicas(Protocol):
-    """Copies of one engine."""
-
-    async def start(self) -> EngineLimits:
-        """Returns the limits of each when all are ready. Raises EngineFailed."""
-
-    async def stop(self) -> None:
-        """End them all."""
-
-    def ask(self, request: Resubmission) -> AsyncGenerator[Piece, None]:
-        """One answer, from one of them; waits while there is none. Closing it aborts the request. Raises ReplicaLost,
-        and GenerationError when the request itself fails."""
-
-    async def steps(self) -> Mapping[str, Sequence[StepStats]]:
-        """Each living replica's name, and the steps it has made since it was last asked."""
-
-    async def block_maps(self) -> Sequence[bytes]:
-        """Each living replica's blocks, as Engine.block_map has them."""
 
 
 @dataclass(eq=False)
@@ -91,11 +65,11 @@ class ReplicaSetEngine:
         self._lost: dict[Open, asyncio.Future[None]] = {}  # answers that wait for their turn at another replica
         self._suspect: Open | None = None  # they wait until it is cleared; see sort_out
         self._ready = asyncio.Event()
-        self._latest: dict[str, StepStats | None] = {}  # of each living replica
-        self._gone = dict.fromkeys(TOTALS, 0)  # what lost replicas had counted
+        self._steps = ReplicaSteps()
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
+        """See Engine. The limits are those of all replicas together, but one request's length is one replica's."""
         try:
             each = self._each = await self._replicas.start()
         except EngineFailed as error:
@@ -103,12 +77,13 @@ class ReplicaSetEngine:
             raise
         n = self._num_replicas
         self.limits = replace(each, max_num_seqs=n * each.max_num_seqs, num_blocks=n * each.num_blocks)
-        self._latest = dict.fromkeys(await self._replicas.steps())
+        self._steps = ReplicaSteps(await self._replicas.steps())
         self._set_ready(True)
-        self.on_event("engine_ready", f"{len(self._latest)} replicas")
+        self.on_event("engine_ready", f"{len(self._steps.names)} replicas")
         self._watching = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
+        """See Engine."""
         if self.state == "stopped":
             return
         self.state = "stopped"
@@ -121,10 +96,12 @@ class ReplicaSetEngine:
         await self._replicas.stop()
 
     async def until_ready(self, deadline: Deadline) -> None:
+        """See Engine. Ready is, with any replica left."""
         await within(deadline, self._ready.wait(), self._clock)
-        self._check_open()
+        check_alive(self)
 
     def check(self, prompt_ids: Sequence[int], params: SamplingParams, priority: int = 0) -> SamplingParams:
+        """See Engine. One replica must hold the request."""
         if self._each is None:
             raise EngineStopped("the engine is not running")
         return check_against(self._each, prompt_ids, params, priority)
@@ -138,7 +115,8 @@ class ReplicaSetEngine:
         trace: RequestTrace | None = None,
         on_end: OnEnd | None = None,
     ) -> AsyncIterator[RequestOutput]:
-        self._check_open()
+        """See Engine. Each of n answers may be computed by another replica."""
+        check_alive(self)
         params = self.check(prompt_ids, params, priority)
         if request_id in self._requests:
             raise ValueError(f"request id {request_id!r} is in use")
@@ -151,17 +129,13 @@ class ReplicaSetEngine:
         return Outputs(request.queue, params.n, partial(self._leave, request), asyncio.get_running_loop())
 
     def abort(self, request_id: str) -> None:
+        """See Engine."""
         if (request := self._requests.get(request_id)) is not None:
             self._end(request, [RequestOutput("", [], "abort", index) for index in request.answers])
 
     async def block_map(self) -> bytes:
+        """See Engine: the replicas' maps, one behind the other."""
         return b"".join(await self._replicas.block_maps())
-
-    def _check_open(self) -> None:
-        if self.state == "failed":
-            raise EngineFailed(self.error)
-        if self.state == "stopped":
-            raise EngineStopped("the engine was stopped")
 
     async def _answer(self, request: _Request, index: int, answer: Open) -> None:
         """Get one answer, from as many replicas as it takes."""
@@ -226,7 +200,7 @@ class ReplicaSetEngine:
                 if request.notes is not None and piece.started_s is not None:
                     request.notes.started(self._clock() - piece.started_s, piece.cached_tokens)
                 if request.notes is not None:
-                    request.notes.output(output, sum(stats.num_running for stats in self._latest.values() if stats))
+                    request.notes.output(output, self._steps.num_running)
                 answer.on_output(0, output.token_ids, output.finish_reason is not None)
                 self._clear(answer)
                 if output.finish_reason is None:
@@ -267,28 +241,19 @@ class ReplicaSetEngine:
 
     def _look_at(self, steps: Mapping[str, Sequence[StepStats]]) -> None:
         """Tell what has changed since the last look."""
-        for name in self._latest.keys() - steps.keys():
-            if (last := self._latest.pop(name)) is not None:
-                for total in TOTALS:
-                    self._gone[total] += getattr(last, total)
+        for name in self._steps.names - steps.keys():
+            self._steps.leave(name)
             left = f"{len(steps)} of {self._num_replicas} replicas are left"
             self.on_event("replica_lost" if steps else "engine_died", f"{name} is gone; {left}")
-        for name in steps.keys() - self._latest.keys():
-            self._latest[name] = None
+        for name in steps.keys() - self._steps.names:
+            self._steps.arrive(name)
             self.on_event("engine_restarted", f"{name} is there; {len(steps)} of {self._num_replicas} replicas are")
         self._set_ready(bool(steps))
         for name, made in steps.items():
             for stats in made:
-                self._latest[name] = stats
-                self.on_step(replace(stats, at=self._clock(), **self._sums()))
+                self.on_step(self._steps.add(name, stats, self._clock()))
 
     def _set_ready(self, ready: bool) -> None:
         if self.state not in ("stopped", "failed"):
             self.state = "ready" if ready else "restarting"
             (self._ready.set if ready else self._ready.clear)()
-
-    def _sums(self) -> dict[str, Any]:
-        """Over all replicas: the totals since the start, and what there is now."""
-        latest = [stats for stats in self._latest.values() if stats is not None]
-        sums = {name: sum(getattr(stats, name) for stats in latest) for name in (*TOTALS, *NOW)}
-        return sums | {name: sums[name] + self._gone[name] for name in TOTALS}

@@ -71,7 +71,8 @@ class Engine(Protocol):
     on_event: OnEvent
 
     @property
-    def state(self) -> EngineState: ...
+    def state(self) -> EngineState:
+        """Where it is between loading and stopped; see above."""
 
     async def start(self) -> None:
         """Returns when it is ready. Raises EngineFailed with the reason."""
@@ -114,7 +115,17 @@ class Engine(Protocol):
         found by the prefix cache, 0 if it is free and empty. Empty while the engine is away."""
 
 
+def check_alive(engine: Engine, setting: bool = False) -> None:
+    """Raise EngineFailed or EngineStopped where nothing can be asked of an engine any more. setting: see EngineFailed.
+    One that is away and will come back is alive."""
+    if engine.state == "failed":
+        raise EngineFailed(engine.error, setting)
+    if engine.state == "stopped":
+        raise EngineStopped("the engine was stopped")
+
+
 def limits_of(engine: LLMEngine, version: str = "") -> EngineLimits:
+    """What a loaded engine has room for, as the server tells it on. version: the name it is loaded under."""
     config, pool, scheduler = engine.model.config, engine.pool, engine.scheduler
     return EngineLimits(
         max_model_len=engine.max_model_len,
@@ -163,12 +174,14 @@ class ThreadEngine:
 
     @property
     def state(self) -> EngineState:
+        """See Engine. The thread may have died since: it is looked at when asked."""
         if self._state == "ready" and not self.engine.running:
             self._state, self.error = "failed", self.engine.stopped
             self.on_event("engine_failed", self.error)
         return self._state
 
     async def start(self) -> None:
+        """See Engine. The model is loaded already."""
         self._loop = asyncio.get_running_loop()
         self.engine.on_step = self._told
         self.engine.start()
@@ -182,17 +195,16 @@ class ThreadEngine:
             self._loop.call_soon_threadsafe(lambda: self.on_step(stats))
 
     async def stop(self) -> None:
+        """See Engine."""
         self._state = "stopped"
         await self.engine.stop()
 
     async def until_ready(self, deadline: Deadline) -> None:
         """There is nothing to wait for: what was started is ready."""
-        if self.state == "failed":
-            raise EngineFailed(self.error)
-        if self.state == "stopped":
-            raise EngineStopped("the engine was stopped")
+        check_alive(self)
 
     def check(self, prompt_ids: Sequence[int], params: SamplingParams, priority: int = 0) -> SamplingParams:
+        """See Engine."""
         return self.engine.engine.check(prompt_ids, params, priority)
 
     def generate(
@@ -212,7 +224,9 @@ class ThreadEngine:
         return self.engine.generate(prompt_ids, params, request_id, priority, trace, on_end, output_ids, index)
 
     def abort(self, request_id: str) -> None:
+        """See Engine."""
         self.engine.abort(request_id)
 
     async def block_map(self) -> bytes:
+        """See Engine."""
         return self.engine.engine.block_map()

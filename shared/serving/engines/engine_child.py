@@ -49,7 +49,7 @@ class EngineChild(asyncio.Protocol):
     """A process and the socket to it. on_frame: called with each frame that comes, but pongs. on_ready: called after
     that, when it has loaded.
 
-    why: the reason, once it was killed from here, or has said that it can't load; hung: whether it was killed for its
+    why: the reason, once it was killed from here, or has said itself what ends it; hung: whether it was killed for its
     silence.
     """
 
@@ -71,6 +71,7 @@ class EngineChild(asyncio.Protocol):
 
     @property
     def pid(self) -> int | None:
+        """The process's id, also after its end; None before its start."""
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
@@ -99,6 +100,7 @@ class EngineChild(asyncio.Protocol):
             self._transport.write(frame)
 
     def data_received(self, data: bytes) -> None:
+        """Take in the frames that are whole. What is no frame ends the process."""
         try:
             for frame in self._reader.feed(data):
                 self._take(frame)
@@ -124,10 +126,11 @@ class EngineChild(asyncio.Protocol):
                 self._on_ready()
         except Exception as error:  # it could be no better with the next frame, and requests would wait for ever
             logger.exception("a frame of kind %r could not be taken in", frame[0])
-            why = f"a frame of kind {frame[0]!r} could not be taken in: {type(error).__name__}: {error}"
+            why = f"a frame of kind {frame[0]!r} could not be taken in: {shared.in_words(error)}"
             self.kill(f"{why}. If the program's files were changed while the server runs, start it again")
 
     def connection_lost(self, error: Exception | None) -> None:
+        """The process has closed its end, mostly by dying."""
         self._lost.set()
 
     async def end(self) -> str:

@@ -25,6 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from shared import ROOT, in_words, own_line
 from shared.serving.engines.wire import TO_ENGINE, Frame, FrameReader, Outbox, pack
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Link:
         except OSError:
             pass  # gone, too
         except Exception as error:
-            why = f"{type(error).__name__}: {error}"
+            why = in_words(error)
         on_end(why)
 
     def take(self, wait: bool, at_most_s: float | None = None) -> list[Frame]:
@@ -122,7 +123,7 @@ def obey(engine: "LLMEngine", frame: Frame, link: Link) -> None:
             engine.add_request(number, prompt_ids, params, priority, output_ids, index)
         except Exception as error:  # it was checked before, so this is a bug; the others needn't pay for it
             logging.getLogger(__name__).exception("request %s was refused", number)
-            link.outbox.put(pack("refused", number, f"{type(error).__name__}: {error}"))
+            link.outbox.put(pack("refused", number, in_words(error)))
 
 
 def spoken(number: str, output: "RequestOutput | GenerationError") -> list[Any]:
@@ -141,12 +142,14 @@ class LogToLink(logging.Handler):
 
     def __init__(self, link: Link) -> None:
         super().__init__()
-        self.setFormatter(logging.Formatter("%(message)s"))
-        self._link = link
+        self._link, self._plain = link, logging.Formatter()
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Send the line over, and its traceback, of which the end counts most; unless nobody is there any more."""
+        trouble = self._plain.formatException(record.exc_info) if record.exc_info else record.exc_text or ""
+        text = record.getMessage()[:10_000]
         with suppress(OSError):
-            self._link.outbox.put(pack("log", record.levelno, record.name, self.format(record)[:10_000]))
+            self._link.outbox.put(pack("log", record.levelno, record.name, text, trouble[-10_000:]))
 
 
 def end_with_parent() -> None:
@@ -157,6 +160,7 @@ def end_with_parent() -> None:
 
 
 def main() -> None:
+    """Link, then model, then steps, to the end of one side or the other."""
     parser = argparse.ArgumentParser(prog="python -m shared.serving.engines.engine_process", description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="the inherited socket to the API process")
     parser.add_argument("model", type=Path, help="the model's folder")
@@ -170,6 +174,8 @@ def main() -> None:
     except BaseException as error:  # what a step may fail of, the engine makes outputs of; this is the end
         if not isinstance(error, SystemExit):
             logging.getLogger(__name__).critical("the engine process has failed", exc_info=error)
+            with suppress(OSError):
+                link.outbox.put(pack("failed", in_words(error), False))
         leave_with(link.outbox)
 
 
@@ -189,7 +195,9 @@ def load(path: Path, link: Link) -> None:
         engine = load_engine(path, EngineOptions(**options["engine"]), options["version"], eos_ids=options["eos_ids"])
     except Exception as error:
         plain = isinstance(error, ValueError | OSError) and str(error)
-        text = str(error) if plain else f"{type(error).__name__}: {error}"
+        text, where = str(error) if plain else in_words(error), own_line(error)
+        if plain and where is not None:  # it may be right to refuse these files, and it may be a bug
+            text += f" (said by your part {where[0].relative_to(ROOT).as_posix()}:{where[1]})"
         link.outbox.put(pack("failed", text, isinstance(error, SettingError)))
         leave_with(link.outbox)
     link.outbox.put(pack("ready", asdict(limits_of(engine, options["version"]))))

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
+from shared import YOURS, in_words
 from shared.inference.answer_text import AnswerText, EngineTokenizer, silent_ids
 from shared.inference.async_outputs import OutputQueue, Outputs
 from shared.inference.outputs import FinishReason, GenerationError, RequestOutput, TokenLogprobs
@@ -28,12 +29,14 @@ Send = Callable[..., None]  # (kind, field, …): a frame to the engine process 
 
 @dataclass(eq=False)
 class OpenRequest(Open):
-    """One caller's request. texts: of each of its answers. numbers: what the engine process knows it by."""
+    """One caller's request. texts: of each of its answers. numbers: what the engine process knows it by. last_death:
+    why the latest engine process ended that had it."""
 
     texts: list[AnswerText] = field(default_factory=list)
     notes: RequestNotes | None = None
     on_end: Callable[[], None] | None = None
     numbers: list[str] = field(default_factory=list)
+    last_death: str = ""
     queue: OutputQueue = field(default_factory=asyncio.Queue)
 
 
@@ -74,6 +77,7 @@ class OpenRequests:
         return Outputs(request.queue, params.n, partial(self._leave, request), asyncio.get_running_loop())
 
     def abort(self, request_id: str) -> None:
+        """End a request as its caller wishes: each answer that is open gets its last output, "abort"."""
         if (request := self._open.get(request_id)) is not None:
             indices = [index for index in range(request.params.n) if index not in request.ended]
             self._end(request, *(RequestOutput("", [], "abort", index) for index in indices))
@@ -90,12 +94,19 @@ class OpenRequests:
         self._away = False
         self._submit_waiting()
 
-    def on_death(self) -> None:
+    def on_death(self, why: str) -> None:
+        """The engine process is gone: what it worked on has another death behind it, and waits for the next one.
+
+        A request that was alone with it, and that the same fault in a part of the reader's has ended twice, fails now:
+        it would end the next one, too."""
         self._away, self._suspect = True, None
-        for request in self._open.values():
-            if request.numbers:
-                request.on_death()
-                request.numbers.clear()
+        had = [request for request in self._open.values() if request.numbers]
+        for request in had:
+            request.on_death()
+            request.numbers.clear()
+            again, request.last_death = request.last_death == why, why
+            if again and request.deaths > 1 and len(had) == 1 and why.startswith(YOURS):
+                self._fail(request, why)
         self._by_number.clear()
 
     def on_step(
@@ -118,9 +129,10 @@ class OpenRequests:
                 self._output(request, number, stats.num_running, *what)
             except Exception as error:  # such as a tokenizer that doesn't know the token
                 logger.exception("an output of request %s could not be taken in", request.request_id)
-                self._fail(request, f"{type(error).__name__}: {error}")
+                self._fail(request, in_words(error))
 
     def on_refused(self, number: str, why: str) -> None:
+        """The engine process would not take a request in, which is a bug of ours."""
         if (request := self._by_number.get(number)) is not None:
             self._fail(request, why)
 
@@ -131,7 +143,8 @@ class OpenRequests:
         for request in now:
             self._submit(request)
         for request in failed:
-            self._fail(request, f"{request.deaths} engine processes in a row have ended on it")
+            ended = f"{request.deaths} engine processes in a row have ended on it"
+            self._fail(request, f"{ended}; the last time {request.last_death}")
 
     def _submit(self, request: OpenRequest) -> None:
         """Ask for what the request still lacks."""

@@ -9,10 +9,10 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict
-from itertools import count
 from pathlib import Path
 from typing import Any
 
+from shared import in_words
 from shared.data.fallback_tokenizer import load_tokenizer
 from shared.inference.answer_text import EngineTokenizer
 from shared.inference.outputs import EngineStopped, GenerationError, RequestOutput
@@ -20,7 +20,17 @@ from shared.inference.sampling import SamplingParams
 from shared.inference.step_meter import RequestNotes
 from shared.observability.trace import RequestTrace, StepStats
 from shared.serving.concurrency import in_thread
-from shared.serving.engines.engine import EngineFailed, EngineLimits, EngineState, OnEnd, OnEvent, OnStep, check_against
+from shared.serving.engines.block_maps import BlockMaps
+from shared.serving.engines.engine import (
+    EngineFailed,
+    EngineLimits,
+    EngineState,
+    OnEnd,
+    OnEvent,
+    OnStep,
+    check_against,
+    check_alive,
+)
 from shared.serving.engines.engine_child import COMMAND, EngineChild, Patience
 from shared.serving.engines.load_engine import EngineOptions
 from shared.serving.engines.model_files import FilesChanged, ModelFiles
@@ -30,8 +40,6 @@ from shared.serving.engines.wire import Frame
 from shared.serving.guard.deadline import Deadline, within
 
 logger = logging.getLogger(__name__)
-
-MAP_S = 5.0  # an engine in a long step answers behind it
 
 
 def usual_policy() -> RestartPolicy:
@@ -72,8 +80,7 @@ class ProcessEngine:
         self._setting_to_blame = False
         self._load_s = 0.0  # how long the first one took
         self._files: ModelFiles | None = None  # as they were loaded
-        self._maps: dict[int, asyncio.Future[bytes]] = {}
-        self._map_numbers = count()
+        self._maps = BlockMaps(self._send)
 
     @property
     def pid(self) -> int | None:
@@ -81,6 +88,7 @@ class ProcessEngine:
         return None if self._child is None else self._child.pid
 
     async def start(self) -> None:
+        """See Engine. Also fails when the files can't be read; a first process that fails isn't tried again."""
         if self._task is not None:
             raise RuntimeError("the engine has been started already")
         try:
@@ -91,13 +99,14 @@ class ProcessEngine:
         except (OSError, ValueError) as error:
             self._give_up(str(error))
             raise EngineFailed(str(error)) from None
-        self._check_alive()  # it may have been stopped meanwhile
+        check_alive(self, self._setting_to_blame)  # it may have been stopped meanwhile
         self._requests = OpenRequests(self._tokenizer, self._send, self._on_failure)
         self._task = asyncio.create_task(self._supervise(), name="engine supervisor")
         await self._settled.wait()
-        self._check_alive()
+        check_alive(self, self._setting_to_blame)
 
     async def stop(self) -> None:
+        """See Engine. Returns when the process is gone."""
         if self.state == "stopped":
             return
         self.state = "stopped"
@@ -109,11 +118,13 @@ class ProcessEngine:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def until_ready(self, deadline: Deadline) -> None:
+        """See Engine."""
         while self.state not in ("ready", "failed", "stopped"):
             await within(deadline, self._settled.wait(), time.monotonic)
-        self._check_alive()
+        check_alive(self, self._setting_to_blame)
 
     def check(self, prompt_ids: Sequence[int], params: SamplingParams, priority: int = 0) -> SamplingParams:
+        """See Engine. It needs no engine process, so it also works while there is none."""
         if self.limits is None:
             raise EngineFailed(self.error or "the engine has not been loaded yet")
         return check_against(self.limits, prompt_ids, params, priority)
@@ -127,7 +138,8 @@ class ProcessEngine:
         trace: RequestTrace | None = None,
         on_end: OnEnd | None = None,
     ) -> AsyncIterator[RequestOutput]:
-        self._check_alive()
+        """See Engine. Taken in while there is no engine process, too: the next one is asked."""
+        check_alive(self, self._setting_to_blame)
         params = self.check(prompt_ids, params, priority)
         assert self.limits is not None
         assert self._requests is not None
@@ -135,21 +147,13 @@ class ProcessEngine:
         return self._requests.take_in(request_id, prompt_ids, params, priority, notes, on_end)
 
     def abort(self, request_id: str) -> None:
+        """See Engine."""
         if self._requests is not None:
             self._requests.abort(request_id)
 
     async def block_map(self) -> bytes:
-        if self.state != "ready":
-            return b""
-        number = next(self._map_numbers)
-        future = self._maps[number] = asyncio.get_running_loop().create_future()
-        self._send("map", number)
-        try:
-            return await asyncio.wait_for(future, MAP_S)
-        except TimeoutError:
-            return b""
-        finally:
-            self._maps.pop(number, None)
+        """See Engine. Empty as well when the engine doesn't come to it in time."""
+        return await self._maps.ask() if self.state == "ready" else b""
 
     # The engine processes, one after the other.
 
@@ -174,7 +178,7 @@ class ProcessEngine:
                 await asyncio.sleep(wait)
         except Exception as error:  # a bug here: nobody may wait for what won't come
             logger.exception("the supervision of the engine has failed")
-            self._give_up(f"{type(error).__name__}: {error}")
+            self._give_up(in_words(error))
 
     async def _one_life(self, policy: RestartPolicy, away_since: float) -> tuple[str, bool]:
         """One engine process, from its start to its end. Returns why it ended, or wasn't started; and whether that is
@@ -214,10 +218,8 @@ class ProcessEngine:
             if self.state != "failed":
                 self.state = "restarting"
                 self._settled.clear()
-            self._requests.on_death()
-            for future in self._maps.values():
-                if not future.done():
-                    future.set_result(b"")
+            self._requests.on_death(why)
+            self._maps.on_death()
             how = "was ended" if child.hung else "has ended"
             text = f"the engine process {how}: {why}; open requests: {len(self._requests)}"
             self.on_event("engine_hung" if child.hung else "engine_died", text)
@@ -243,12 +245,6 @@ class ProcessEngine:
         if self._requests is not None:
             self._requests.end_all(lambda: GenerationError("the engine has failed"))
 
-    def _check_alive(self) -> None:
-        if self.state == "failed":
-            raise EngineFailed(self.error, self._setting_to_blame)
-        if self.state == "stopped":
-            raise EngineStopped("the engine was stopped")
-
     # What they say and are told.
 
     def _send(self, kind: str, *fields: Any) -> None:
@@ -272,11 +268,14 @@ class ProcessEngine:
         elif kind == "failed":
             _, self._setting_to_blame = fields
         elif kind == "map":
-            if (future := self._maps.get(fields[0])) is not None and not future.done():
-                future.set_result(fields[1])
+            self._maps.on_map(*fields)
         elif kind == "log":
-            level, name, text = fields
-            logging.getLogger(name).log(level, "%s", text)
+            level, name, text, trouble = fields
+            log = logging.getLogger(name)
+            if log.isEnabledFor(level):
+                record = log.makeRecord(name, level, "", 0, text, (), None)
+                record.exc_text = trouble or None
+                log.handle(record)
 
     def _on_failure(self, request_id: str, why: str) -> None:
         self.on_event("request_failed", f"{request_id}: {why}")

@@ -67,6 +67,7 @@ class Watch:
         self._looked_at = now
 
     def ping_due(self, now: float) -> bool:
+        """Whether ping_s seconds have passed since the last ping was sent."""
         return now - self._pinged_at >= self.ping_s
 
     def on_sent(self, now: float) -> None:

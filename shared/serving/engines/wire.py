@@ -26,13 +26,13 @@ TO_ENGINE = {
 }
 FROM_ENGINE = {
     "ready": 1,  # EngineLimits' fields
-    "failed": 2,  # why the model can't be loaded; whether a setting is to blame
+    "failed": 2,  # why the model can't be loaded, or what ends it later; whether a setting is to blame
     "step": 4,  # StepStats' fields; outputs; {number: cached tokens} of those it admitted; {number: tokens computed}
     # outputs: [number, token, index, finish reason or None, logprobs or None], or [number, why it failed]
     "refused": 2,  # number of a request that wasn't taken in; why
     "pong": 1,  # when the step that runs began, or None (time.monotonic)
     "map": 2,  # the question's number; one byte a block
-    "log": 3,  # level, logger's name, text
+    "log": 4,  # level, logger's name, text, traceback or ""
 }
 
 

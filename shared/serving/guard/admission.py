@@ -39,6 +39,7 @@ class Place:
         self._held = True
 
     def release(self) -> None:
+        """Give the places back; the first time counts."""
         if self._held:
             self._held = False
             self._admission._leave(self.n, self.since)
@@ -71,10 +72,12 @@ class Admission:
 
     @property
     def num_waiting(self) -> int:
+        """How many requests wait, over all keys."""
         return sum(len(queue) for queue in self._queues.values())
 
     @property
     def waiting_by_key(self) -> dict[str, int]:
+        """How many wait under each key; keys of which nobody waits are left out."""
         return {key: len(queue) for key, queue in self._queues.items()}
 
     def expected_s(self, more: int = 0) -> float:
@@ -120,19 +123,24 @@ class Admission:
         """To the end of its key's queue; a key of which nobody waited gets its turn after the others."""
         self._queues.setdefault(waiter.key, deque()).append(waiter)
 
-    def _push_out(self, key: str) -> bool:
-        """Make room in a full queue: whoever came last of the key with most waiting gets Busy. Returns whether it did.
+    def can_push_out(self, key: str) -> bool:
+        """Whether a full queue makes room for one more of this key: the key with most waiting has two more than it.
 
-        Not unless that key has at least two more waiting than this one. So fewer than max_waiting greedy keys can't
-        keep a modest one out; as many can, with one request each, and then nobody has more than its share. While nobody
-        else is there, one key may use the whole queue.
+        So fewer than max_waiting greedy keys can't keep a modest one out; as many can, with one request each, and then
+        nobody has more than its share. While nobody else is there, one key may use the whole queue.
         """
-        longest = max(self._queues.values(), key=len, default=deque[Waiter]())
-        if len(longest) < len(self._queues.get(key, ())) + 2:
+        return len(self._longest()) >= len(self._queues.get(key, ())) + 2
+
+    def _push_out(self, key: str) -> bool:
+        """Where it can: whoever came last of the key with most waiting gets Busy. Returns whether there is room now."""
+        if not self.can_push_out(key):
             return False
         why = "the queue is full, and others have fewer requests in it"
-        longest.pop().granted.set_exception(Busy(why, self.retry_after()))
+        self._longest().pop().granted.set_exception(Busy(why, self.retry_after()))
         return True
+
+    def _longest(self) -> deque[Waiter]:
+        return max(self._queues.values(), key=len, default=deque[Waiter]())
 
     def _grant(self) -> None:
         """Give out places as long as there are some for whoever is next. Keys take turns: a request, then the next key.

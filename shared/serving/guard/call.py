@@ -66,6 +66,7 @@ class Call:
             run.abort()
 
     def close(self) -> None:
+        """It has ended: no timer may end it again, and its engine works on nothing of it."""
         self.done = True
         if self.timer is not None:
             self.timer.cancel()
@@ -97,6 +98,7 @@ class Run(AsyncIterator[RequestOutput]):
             self.place.release()
 
     def abort(self) -> None:
+        """Have the engine drop it, if it is there."""
         if self.started and not self.ended:
             self._call.version.engine.abort(self.id)
 
@@ -114,4 +116,5 @@ class Run(AsyncIterator[RequestOutput]):
         return output
 
     async def aclose(self) -> None:
+        """What an async generator has, for who reads to a point and stops."""
         self.close()

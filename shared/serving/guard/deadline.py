@@ -23,6 +23,7 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float, now: float) -> "Deadline":
+        """The deadline `seconds` after `now`, on the clock of `now`."""
         return cls(now + seconds)
 
     def remaining(self, now: float) -> float:
@@ -30,6 +31,7 @@ class Deadline:
         return max(0.0, self.at - now)
 
     def expired(self, now: float) -> bool:
+        """Whether it has come; at the moment itself, too."""
         return now >= self.at
 
 

@@ -17,6 +17,7 @@ def overloaded(admission: Admission) -> bool:
 
 
 def shortened(params: SamplingParams) -> SamplingParams:
+    """The same with an answer of at most SHORT_TOKENS."""
     return replace(params, max_tokens=min(params.max_tokens, SHORT_TOKENS))
 
 

@@ -38,6 +38,7 @@ class KeyLimits:
         return [replace(one, max_tokens=min(one.max_tokens, room)) for one in params]
 
     def give_back(self, n: int) -> None:
+        """n tokens were charged and not used."""
         if self.tokens is not None and n > 0:
             self.tokens.give_back(n)
 

@@ -1,18 +1,25 @@
 """What a caller is told who gets no answer, or not the whole of it: too many are here, it took too long, no engine."""
 
-from shared.serving.errors import ApiError, server_error
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from shared.serving.engines.engine import EngineFailed
+from shared.serving.errors import ApiError, busy, server_error
 from shared.serving.guard.admission import Admission, Busy
 from shared.serving.guard.call import Call
+from shared.serving.guard.deadline import DeadlinePassed
+
+T = TypeVar("T")
 
 
 def full(admission: Admission, call: Call) -> Busy | None:
     """What Admission.acquire would raise for this request now."""
-    waiting = admission.waiting_by_key
-    of_key, longest = waiting.get(call.caller, 0), max(waiting.values(), default=0)
+    of_key = admission.waiting_by_key.get(call.caller, 0)
     bound = admission.max_waiting_per_key if call.key.max_waiting is None else call.key.max_waiting
     if admission.num_running < admission.max_running:
         return None
-    if of_key < bound and (admission.num_waiting < admission.max_waiting or longest >= of_key + 2):
+    if of_key < bound and (admission.num_waiting < admission.max_waiting or admission.can_push_out(call.caller)):
         return None
     return Busy(f"{admission.num_waiting} requests wait already", admission.retry_after())
 
@@ -46,4 +53,32 @@ def too_late(call: Call) -> ApiError:
 
 
 def engine_failed() -> ApiError:
+    """There is no engine to answer. Why is for the operator alone: it may name files."""
     return server_error("The engine has failed; the server's log says how.", code="engine_failed", status=503)
+
+
+async def unless_failed(call: Call, waiting: Coroutine[Any, Any, T]) -> T:
+    """The result of `waiting`, or the ApiError that says why there is none: the call was ended from outside, or
+    refused. A caller who leaves is CancelledError as ever."""
+    task = asyncio.current_task()
+    assert task is not None
+    call.waiting.add(task)
+    try:
+        if call.failure is not None:
+            raise call.failure
+        return await waiting
+    except asyncio.CancelledError:
+        if call.failure is None or task.uncancel():
+            raise  # the caller has left
+        raise call.failure from None
+    except Busy as error:
+        if not call.handed_over:
+            call.trace.queued = None
+        raise busy(error, error.retry_after_s) from None
+    except DeadlinePassed:
+        raise no_turn(call) from None
+    except EngineFailed:
+        raise engine_failed() from None
+    finally:
+        waiting.close()
+        call.waiting.discard(task)

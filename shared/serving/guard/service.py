@@ -8,7 +8,7 @@ status of its own.
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -23,13 +23,13 @@ from shared.serving.engines.engine import EngineFailed
 from shared.serving.errors import busy, shutting_down
 from shared.serving.guard.admission import Admission, Busy
 from shared.serving.guard.call import Call, Run
-from shared.serving.guard.deadline import Deadline, DeadlinePassed
+from shared.serving.guard.deadline import Deadline
 from shared.serving.guard.degradation import SHORT_TOKENS, SMALLER, overloaded, shortened, smaller_than
 from shared.serving.guard.drain import Drain
 from shared.serving.guard.health import Health
 from shared.serving.guard.keys import Key, KeyRing
 from shared.serving.guard.limits import KeyLimits
-from shared.serving.guard.refusals import engine_failed, full, hopeless, no_turn, too_late
+from shared.serving.guard.refusals import engine_failed, full, hopeless, no_turn, too_late, unless_failed
 from shared.serving.guard.timeouts import Timeouts
 from shared.serving.models.version import Version
 from shared.serving.models.versions import Versions
@@ -78,6 +78,7 @@ class Service:
 
     @property
     def num_waiting(self) -> int:
+        """How many prompts wait for a place in an engine, over all versions."""
         return sum(admission.num_waiting for admission in self.admissions.values())
 
     def status(self) -> dict[str, Any]:
@@ -158,7 +159,7 @@ class Service:
 
         call.runs.append(run)
         try:
-            await self._unless_failed(call, start())
+            await unless_failed(call, start())
             return run
         except BaseException:
             run.close()
@@ -185,32 +186,7 @@ class Service:
             task.add_done_callback(lambda _: place.release())
             return await asyncio.shield(task)
 
-        return await self._unless_failed(call, done())
-
-    async def _unless_failed(self, call: Call, waiting: Coroutine[Any, Any, T]) -> T:
-        """The result, or the ApiError that says why there is none: the call was ended from outside, or refused."""
-        task = asyncio.current_task()
-        assert task is not None
-        call.waiting.add(task)
-        try:
-            if call.failure is not None:
-                raise call.failure
-            return await waiting
-        except asyncio.CancelledError:
-            if call.failure is None or task.uncancel():
-                raise  # the caller has left
-            raise call.failure from None
-        except Busy as error:
-            if not call.handed_over:
-                call.trace.queued = None
-            raise busy(error, error.retry_after_s) from None
-        except DeadlinePassed:
-            raise no_turn(call) from None
-        except EngineFailed:
-            raise engine_failed() from None
-        finally:
-            waiting.close()
-            call.waiting.discard(task)
+        return await unless_failed(call, done())
 
     def end(self, call: Call, status: int, error: str = "") -> None:
         """Close the books on a request; a second time nothing happens. error: the code of what ended it."""

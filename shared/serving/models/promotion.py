@@ -86,6 +86,7 @@ def check_memory(path: Path, loaded: Mapping[Path, str]) -> None:
 
 
 def weight_bytes(path: Path) -> int:
+    """How many bytes the folder's safetensors hold, which is about what they take when loaded."""
     return sum(file.stat().st_size for file in path.glob("*.safetensors"))
 
 

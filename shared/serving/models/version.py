@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from shared import in_words
 from shared.serving.engines.engine import Engine
 from shared.serving.errors import ApiError
 from shared.serving.models.text_model import TextModel
@@ -39,6 +40,7 @@ class Refused(ApiError):
 
 
 def invalid(message: str, param: str) -> ApiError:
+    """The operator's fault: 400, and which parameter it is."""
     return ApiError(400, message, param=param, code="invalid_value")
 
 
@@ -104,12 +106,14 @@ class Version:
         self._empty.clear()
 
     def leave(self, output_tokens: int = 0) -> None:
+        """A request has ended, with so many output tokens."""
         self.num_open -= 1
         self.num_tokens += output_tokens
         if not self.num_open:
             self._empty.set()
 
     async def emptied(self) -> None:
+        """Wait until no request is being answered."""
         if self.num_open:
             await self._empty.wait()
 
@@ -129,5 +133,5 @@ def reason(error: BaseException) -> str:
         error = error.exceptions[0]
     if isinstance(error, asyncio.CancelledError):
         return "it was stopped while it was being loaded"
-    return str(error) if isinstance(error, ValueError | OSError | RuntimeError | ApiError) and str(error) else (
-        f"{type(error).__name__}: {error}".removesuffix(": "))  # fmt: skip
+    plain = isinstance(error, ValueError | OSError | RuntimeError | ApiError) and str(error)
+    return str(error) if plain else in_words(error)

@@ -7,16 +7,17 @@ answers is settled once, when the request comes; it is that one's to the end, ho
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from shared.serving.concurrency import in_thread
+from shared import YOURS
 from shared.serving.engines.engine import Engine, EngineFailed
 from shared.serving.errors import ApiError
-from shared.serving.models.promotion import RegressionGate, Side, check_memory, warm_up
+from shared.serving.models.loading import Gate, LoadText, bring_up, compare
+from shared.serving.models.promotion import RegressionGate
 from shared.serving.models.router import Router
 from shared.serving.models.text_model import TextModel, model_name
 from shared.serving.models.version import (
@@ -32,8 +33,6 @@ from shared.serving.models.version import (
 
 logger = logging.getLogger(__name__)
 
-Gate = Callable[[Side, Side], Awaitable[dict[str, Any]]]
-
 
 class Versions:
     """All versions of all models. Its methods are called on one event loop.
@@ -46,7 +45,7 @@ class Versions:
     def __init__(
         self,
         make_engine: Callable[[Path, str], Engine],
-        load_text: Callable[[Path, str], TextModel] = TextModel.load,
+        load_text: LoadText = TextModel.load,
         telemetry: Any = None,
         gate: Gate | None = None,
     ) -> None:
@@ -141,42 +140,25 @@ class Versions:
     async def _load(self, version: Version, gate: Gate) -> None:
         try:
             async with self._turn:
-                there = [v for v in self.list() if v is not version and v.engine.state not in ("failed", "stopped")]
-                if loaded := {v.path: v.engine.limits.device for v in there if v.engine.limits is not None}:
-                    check_memory(version.path, loaded)
-                version.text = await in_thread(lambda: self._load_text(version.path, version.model))
-                await version.engine.start()
-                version.state = "warming"
-                version.warm_up = await warm_up(version.engine, version.text)
-                baseline = self.serving(version.model)
-                if baseline is not None and baseline.engine.state == "failed":  # when else should it be replaced?
-                    why = f"not compared: the engine of {baseline.name} has failed"
-                    version.gate = {"baseline": baseline.name, "cases": 0, "reasons": [], "left_out": [why]}
-                elif baseline is not None:
-                    await self._check(version, baseline, gate)
+                others = [v for v in self.list() if v is not version and v.engine.state not in ("failed", "stopped")]
+                await bring_up(version, others, self._load_text)
+                if (baseline := self.serving(version.model)) is not None:
+                    await compare(version, baseline, gate)
         except BaseException as error:
             version.state, version.error, version.failure = "failed", reason(error), error
-            if isinstance(error, Exception) and not isinstance(error, EngineFailed | ApiError | ValueError | OSError):
+            known = isinstance(error, EngineFailed | ApiError | ValueError | OSError) or version.error.startswith(YOURS)
+            if isinstance(error, Exception) and not known:
                 logger.error("version %s can't be loaded", version.name, exc_info=error)  # a fault of ours
             await version.engine.stop()
-            self._tell("version_failed", version, version.error)  # then its numbers are forgotten: no step may follow
-            if not isinstance(error, Exception):
+            if not isinstance(error, Exception):  # it was wanted, and whoever wanted it tells
                 raise
+            self._tell("version_failed", version, version.error)  # then its numbers are forgotten: no step may follow
             return
         if version.gate.get("reasons"):
             version.state, version.error = "rejected", "; ".join(version.gate["reasons"])
             self._tell("version_rejected", version, version.error)
         else:
             self._made_ready(version)
-
-    async def _check(self, version: Version, baseline: Version, gate: Gate) -> None:
-        version.state = "checking"
-        sides = [Side(v.name, v.engine, v.text, v.results) for v in (version, baseline) if v.text is not None]
-        try:
-            version.gate = await gate(*sides)
-        except Exception as error:  # of the set's file, or an engine that went away: nothing is known of the version
-            logger.warning("the regression gate of version %s failed: %s", version.name, reason(error))
-            version.gate = {"baseline": baseline.name, "reasons": [f"the regression gate failed: {reason(error)}"]}
 
     def _made_ready(self, version: Version) -> None:
         version.state = "ready"
@@ -228,8 +210,8 @@ class Versions:
             message = str(error)
             raise Refused(f"{message[:1].upper()}{message[1:]}.", "nothing_to_roll_back") from None
         shares = self.shares(model)
-        said = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
-        self._tell("traffic_rolled_back", self._versions[next(iter(shares))], said)
+        said = ", ".join(f"{name}: {share:.0%}" for name, share in shares.items())
+        self._tell("traffic_rolled_back", self._versions[next(iter(shares))], f"back to {said} of the requests")
 
     def start_unload(self, name: str) -> asyncio.Task[None]:
         """Take a version that doesn't serve out: its requests are answered to the end, then its engine is stopped.
@@ -269,6 +251,9 @@ class Versions:
             task.cancel()
         await asyncio.gather(*loading, return_exceptions=True)
         await asyncio.gather(*(version.engine.stop() for version in self.list()))
+        for version in self.list():
+            if isinstance(version.failure, asyncio.CancelledError):
+                self._tell("version_unloaded", version, version.error)
 
     def _check_free(self, name: str, model: str) -> None:
         check_names(name, model)
@@ -292,4 +277,5 @@ class Versions:
             self._telemetry.event(kind, f"{version.name}: {text}", version=version.name, model=version.model)
 
     def list(self) -> list[Version]:  # the last one, for in the class its name hides the type
+        """All versions, in the order in which they came; those that failed or are leaving, too."""
         return [*self._versions.values()]

@@ -1,130 +1,20 @@
 // The chat page: ask, show the answer as it comes, stop it, try again, change the question. Nothing leaves this server.
 
 import { allChats, chatsDialog, newChat, saveChat } from "./chats.js";
+import { connection } from "./connection.js";
 import { render } from "./markdown.js";
-import { $, button, count, element, events, keyring, recall, refusal, remember } from "./server.js";
+import { addMessage, addTrouble, atEnd, facts, last, pace, toEnd } from "./messages.js";
+import { $, button, element, events, recall, refusal, remember } from "./server.js";
+import { request, settingsDialog } from "./settings.js";
 
-const HEALTHY_MS = 15000, AWAY_MS = 1000, QUIET_MS = 4000;
-const FIELDS = ["temperature", "top-p", "max-tokens", "seed", "system"];
-const view = document.querySelector("main");
-let models = [];        // the names of those that are served; none until the server has told us
-let listed = false;     // whether they are still what the server said; asking costs a request of the key's limit
-let keyed = false;      // whether the server has asked for a key
-let ready = false;
+const QUIET_MS = 4000;
+const server = connection(update);
 let running = null;     // the AbortController of the answer being written
 let chat = newChat();   // {id, at, messages: [{role, content}]}, without the system prompt
 
-// ---- settings -------------------------------------------------------------------------------------------------------
-
-for (const name of FIELDS) $(name).value = recall("localStorage", name);
-$("open-settings").onclick = () => {
-  $("settings").returnValue = "";
-  $("settings").showModal();
-  if (ready) list().catch(() => {});  // a version may have come since; if that can't be told now, the old list stays
-};
-$("settings").onclose = () => {
-  const saved = $("settings").returnValue === "save";  // else it was left with Escape
-  for (const name of FIELDS) {
-    if (saved) remember("localStorage", name, $(name).value);
-    else $(name).value = recall("localStorage", name);
-  }
-  if (saved) remember("localStorage", "model", $("model").value);
-  $("model").value = model();
-  if (ready) show("ready", model());
-  $("text").focus();
-};
-$("defaults").onclick = () => {
-  for (const name of FIELDS) $(name).value = "";
-  $("model").selectedIndex = 0;
-};
-$("change-key").onclick = () => { $("settings").close(); key.ask(false); };
-
-const key = keyring("key", reconnect, () => { if (!ready) show("away", "needs a key: see Settings"); });
-const model = () => (models.includes(recall("localStorage", "model")) ? recall("localStorage", "model") : models[0]);
-
-function offer(names) {
-  if (names.join("\n") === models.join("\n")) return;
-  models = names;
-  $("model").replaceChildren(...names.map((name) => new Option(name, name)));
-  $("model").value = model();
-}
-
-// ---- is the server there? -------------------------------------------------------------------------------------------
-
-function show(state, text) {
-  $("status").className = state;
-  $("status").firstElementChild.textContent = $("status").title = text;  // a phone shows the beginning only
-  $("change-key").hidden = !keyed && !key.known();
-  $("change-key").textContent = key.known() ? "Change the API key" : "Enter the API key";
-  ready = state === "ready";
-  update();
-}
-
-let timer = null;
-async function connect() {
-  clearTimeout(timer);
-  let wait = AWAY_MS;
-  try {
-    const health = await fetch("/health/ready");
-    if (!health.ok) {
-      const { status } = await health.json().catch(() => ({}));
-      if (status === "shutting down") show("away", "the server is shutting down");
-      else if (listed) show("ready", `${model()} · waiting for the engine`);  // questions are taken and wait, too
-      else show("", "loading the model…");
-    } else {
-      if (!listed && !await list()) return;
-      show("ready", model());
-      wait = HEALTHY_MS;
-    }
-  } catch (error) {
-    const gone = error instanceof TypeError;
-    if (gone) listed = false;  // what comes back may be another
-    show("away", gone ? "the server doesn't answer" : error.message);
-    if (error.wait) wait = error.wait * 1000;
-  }
-  clearTimeout(timer);  // another call's, made meanwhile
-  timer = setTimeout(connect, wait);
-}
-
-// Asks which models there are. False where a key is needed first.
-async function list() {
-  const answer = await fetch("/v1/models", { headers: key.headers() });
-  if (answer.status === 401) { needKey(); return false; }
-  if (!answer.ok) throw await refusal(answer);
-  offer((await answer.json()).data.map((entry) => entry.id));
-  listed = true;
-  return true;
-}
-
-function reconnect() {
-  listed = false;
-  return connect();
-}
-
-function needKey() {
-  clearTimeout(timer);
-  keyed = true;
-  show("away", "needs a key");
-  key.ask();
-}
+settingsDialog(server);
 
 // ---- the conversation on the page -----------------------------------------------------------------------------------
-
-const atEnd = () => view.scrollHeight - view.scrollTop - view.clientHeight < 60;
-const toEnd = () => { view.scrollTop = view.scrollHeight; };
-const last = (selector) => [...$("log").querySelectorAll(selector)].at(-1);
-
-function addMessage(role, text) {
-  $("welcome").hidden = true;
-  $("log").hidden = false;
-  const message = element("div", `message ${role}`, "", element("span", "out-of-sight", role === "user" ? "You: " : "The model: "));
-  const shown = element("div", "text", role === "user" ? text : "");
-  if (role === "assistant") render(shown, text);
-  message.append(shown, element("div", "under"));
-  $("log").append(message);
-  toEnd();
-  return message;
-}
 
 // The buttons under the last question and the last answer; those before have had theirs.
 function offerChanges() {
@@ -187,23 +77,6 @@ function open(other) {
   update();
 }
 
-// words, act: a button, and what it does; wait: how many seconds the server asks us to wait before that.
-function addTrouble(message, text, words = "", act = null, wait = null) {
-  const box = element("div", "trouble", text);
-  box.setAttribute("role", "alert");
-  message.querySelector(".under").before(box);
-  if (act === null) return;
-  const again = button(words, "", () => { message.remove(); act(); });
-  box.append(again);
-  const until = Date.now() + (wait ?? 0) * 1000;
-  const count = () => {
-    const left = Math.ceil((until - Date.now()) / 1000);
-    again.textContent = left > 0 ? `${words} in ${left} s` : words;
-    if (left > 0 && again.isConnected) setTimeout(count, 250);
-  };
-  count();
-}
-
 // The server will never take the last message: put it back into the box, or every later one would be refused with it.
 function takeBack(message, text, ...more) {
   const box = $("text");
@@ -217,8 +90,8 @@ function takeBack(message, text, ...more) {
 function update() {
   $("send").hidden = running !== null;
   $("stop").hidden = running === null;
-  $("send").disabled = !ready || $("text").value.trim() === "";
-  for (const idea of $("ideas").children) idea.disabled = !ready;
+  $("send").disabled = !server.ready() || $("text").value.trim() === "";
+  for (const idea of $("ideas").children) idea.disabled = !server.ready();
 }
 
 function fit() {
@@ -230,7 +103,7 @@ function fit() {
 // ---- asking ---------------------------------------------------------------------------------------------------------
 
 function ask(text) {
-  if (!ready || running || !text.trim()) return;
+  if (!server.ready() || running || !text.trim()) return;
   for (const box of document.querySelectorAll(".trouble button")) box.remove();  // it's this one's turn now
   for (const message of document.querySelectorAll(".refused")) message.remove();
   chat.messages.push({ role: "user", content: text });
@@ -259,7 +132,7 @@ async function answer() {
   };
   const waiting = setInterval(() => {
     if (performance.now() - (seen.last ?? seen.started) < QUIET_MS) return;
-    connect();  // the server may be gone, and the connection doesn't know yet
+    server.connect();  // the server may be gone, and the connection doesn't know yet
     const soFar = seen.first === null ? "" : `${pace(seen)} · `;
     under.replaceChildren(element("span", "pace", `${soFar}waiting for the engine…`));
   }, 1000);
@@ -307,11 +180,11 @@ function finish(message, text, under, seen, trouble) {
     takeBack(message, trouble.message);
   } else if (trouble?.status === 401) {
     addTrouble(message, "The server didn't take the key.", "Try again", retry);
-    needKey();
+    server.needKey();
   } else if (trouble !== null) {
     addTrouble(message, trouble.message, "Try again", retry, trouble.wait);
-    if (trouble.status === 404) reconnect();  // the model was unloaded
-    else connect();
+    if (trouble.status === 404) server.reconnect();  // the model was unloaded
+    else server.connect();
   } else {
     if (seen.text) chat.messages.push({ role: "assistant", content: seen.text });
     under.append(element("span", "facts", facts(seen)));
@@ -323,42 +196,12 @@ function finish(message, text, under, seen, trouble) {
 
 async function* pieces(signal, seen) {
   const response = await fetch("/v1/chat/completions", {
-    method: "POST", signal, body: JSON.stringify(request()), headers: { "Content-Type": "application/json", ...key.headers() },
+    method: "POST", signal, body: JSON.stringify(request(server.model(), chat.messages)), headers: { "Content-Type": "application/json", ...server.key.headers() },
   });
   if (!response.ok) throw await refusal(response);
   const degraded = response.headers.get("X-Degraded");
   if (degraded) seen.flags.push(`the server is busy: ${degraded}`);
   yield* events(response.body);
-}
-
-function request() {
-  const system = $("system").value.trim();
-  const given = { temperature: $("temperature").valueAsNumber, top_p: $("top-p").valueAsNumber, seed: $("seed").valueAsNumber };
-  return {
-    model: model(),
-    messages: [...(system ? [{ role: "system", content: system }] : []), ...chat.messages],
-    stream: true,
-    stream_options: { include_usage: true },
-    max_tokens: $("max-tokens").valueAsNumber || 512,
-    ...Object.fromEntries(Object.entries(given).filter(([, value]) => !Number.isNaN(value))),
-  };
-}
-
-function pace(seen) {
-  const seconds = (seen.last - seen.first) / 1000, tokens = seen.tokens ?? seen.pieces;
-  return [count(tokens, "token"), ...(tokens > 2 && seconds > 0 ? [`${((tokens - 1) / seconds).toFixed(1)} tokens/s`] : [])].join(" · ");
-}
-
-function facts(seen) {
-  const all = [...seen.flags];
-  if (seen.reason === "stopped") all.push("stopped");
-  if (seen.reason === "length") all.push("cut off at the longest answer allowed");
-  if (seen.first !== null) {
-    all.push(`first token after ${((seen.first - seen.started) / 1000).toFixed(2)} s`, pace(seen));
-  } else if (seen.reason !== "stopped") {
-    all.push("an empty answer");
-  }
-  return all.join(" · ");
 }
 
 // ---- keys and buttons -----------------------------------------------------------------------------------------------
@@ -390,4 +233,4 @@ chatsDialog(() => chat.id, open, (ids) => { if (ids.has(chat.id)) open(newChat()
 
 const before = allChats().find((other) => other.id === recall("sessionStorage", "chat"));
 open(before ?? chat);  // a reloaded tab goes on where it was; a new one starts anew
-connect();
+server.connect();

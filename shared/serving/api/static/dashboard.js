@@ -102,11 +102,13 @@ function trouble({ draining, versions, num_requests }) {
   return "";
 }
 
-function showTiles({ queue, series, latency, prefix, process, gpus, totals }) {
+function showTiles({ queue, versions, series, latency, prefix, process, gpus, totals }) {
+  const engines = versions.filter((version) => version.state === "ready").length;  // a request's version has places of its own
+  const over = engines > 1 ? `, over ${engines} engines` : "";
   write("running", queue.running);
-  write("running-of", `of ${count(queue.max_running, "place")}`);
+  write("running-of", `of ${count(queue.max_running, "place")}${over}`);
   write("waiting", queue.waiting);
-  write("waiting-of", `of at most ${queue.max_waiting}`);
+  write("waiting-of", `of at most ${queue.max_waiting}${over}`);
   write("tokens-per-s", recent(series.tokens_per_s, series.step_s, 3).toFixed(0));
   write("tokens-peak", `highest ${Math.max(...series.tokens_per_s).toFixed(0)}`);
   write("requests-peak", `highest ${Math.max(...series.requests_per_s).toFixed(0)}`);
