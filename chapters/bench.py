@@ -10,8 +10,8 @@ import typer
 from chapters.bench_display import print_engine, print_table, shown
 from chapters.bench_engine import Precision, choose_peers, run_engine
 from chapters.bench_service import Part, all_holds, print_end, run_service
-from chapters.bench_stacks import CHAPTER, CURRENT, Dtype, Stack, measure
-from chapters.bench_table import record, with_kept_parts, with_kept_peers
+from chapters.bench_stacks import CHAPTER, CURRENT, Dtype, Stack, measure, row_name
+from chapters.bench_table import STACKS, record, with_kept_parts, with_kept_peers
 from chapters.console import console
 from chapters.regions import BookError
 from chapters.reports import prepare_output, write_report
@@ -43,6 +43,7 @@ def bench(
         Path | None, typer.Option(metavar="DIR", help="a model's folder; default: SmolLM2-135M-Instruct")
     ] = None,
     dtype: Annotated[Dtype, typer.Option(help="the number format of the weights")] = Dtype.float32,
+    keep: Annotated[bool, typer.Option("--keep", help="draw all stacks in the README's plot")] = False,
 ) -> None:
     """Replay a trace, print what each stack achieves, and put it on the scoreboard.
 
@@ -53,6 +54,8 @@ def bench(
         return
     if json is not None and stack is Stack.all:
         raise BookError("--json writes the report of one stack; choose it, as in --stack naive")
+    if keep and (trace or model or json or stack not in (None, Stack.all) or dtype is not Dtype.float32):
+        raise BookError("--keep is for all stacks on the default trace, model and --dtype; leave the other options out")
     prepare_output(json)
     chosen = stack or (CURRENT if json else Stack.all)
     stacks = list(CHAPTER) if chosen is Stack.all else [chosen]
@@ -63,6 +66,16 @@ def bench(
     if reports[-1]["interrupted"]:
         console.print("interrupted: these are the numbers so far, and they don't go on the scoreboard")
         raise typer.Exit(130)
+    if keep:
+        console.print(f"{keep_stacks()}: written; now python -m chapters build", markup=False)
+
+
+def keep_stacks() -> Path:
+    """Keep the scoreboard's rows of all stacks, which were just measured. Returns the file."""
+    from shared.measure import scoreboard
+
+    names = [row_name(stack, Dtype.float32) for stack in CHAPTER]
+    return record(STACKS, {"rows": [row for row in scoreboard.load() if row["name"] in names]})
 
 
 @app.command("make-trace")

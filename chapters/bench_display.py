@@ -48,10 +48,12 @@ def print_table(reports: Sequence[dict[str, Any]]) -> None:
 
 
 def count(number: int, noun: str) -> str:
+    """3, "peer" -> "3 peers"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def seconds(value: float | None) -> str:
+    """As a table shows it: whole milliseconds below a second; "-" for what was not measured."""
     return "-" if value is None else f"{value:.2f} s" if value >= 1 else f"{value * 1000:.0f} ms"
 
 

@@ -41,6 +41,7 @@ def run_service(
 
 
 def print_part(part: str, numbers: dict[str, Any]) -> None:
+    """One part of the measurement: what was promised beside what was measured, then its numbers."""
     table = Table(title=part, title_justify="left")
     for column in ("promised", "measured", ""):
         table.add_column(column)
@@ -56,6 +57,7 @@ def print_part(part: str, numbers: dict[str, Any]) -> None:
 
 
 def print_end(report: dict[str, Any]) -> None:
+    """Say what could not be measured, and whether Ctrl-C cut the run short."""
     for part, why in report["failed"].items():
         console.print(f"{part}: could not be measured: {why}", style="red", markup=False)
     if report["interrupted"]:

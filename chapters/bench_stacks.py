@@ -219,12 +219,15 @@ class EngineSteps:
 
     @property
     def busy(self) -> bool:
+        """Whether any request is open."""
         return self.engine.has_unfinished
 
     def add(self, index: int, request: "TraceRequest") -> None:
+        """Hand request `index` of the trace to the engine."""
         self.engine.add_request(str(index), request.prompt_ids, greedy(request.max_new_tokens))
 
     def step(self) -> Iterator[int]:
+        """Compute one step. Returns the requests' indices, one for each new token; raises what failed one of them."""
         for request_id, output in self.engine.step():
             if isinstance(output, Exception):
                 output.add_note(f"while answering requests[{request_id}] of the trace")
@@ -233,6 +236,7 @@ class EngineSteps:
 
 
 def greedy(max_tokens: int) -> "SamplingParams":
+    """The likeliest tokens, exactly max_tokens of them: stacks are compared on the same amount of work."""
     from shared.inference.sampling import SamplingParams
 
     return SamplingParams(max_tokens=max_tokens, ignore_eos=True)
