@@ -20,10 +20,20 @@ class Todo(NotImplementedError):
         self.exercise_id = exercise_id
 
 
+def python_path(root: Path) -> str:
+    """PYTHONPATH for a process that works on the book at `root`: the root, then what the caller's own says."""
+    return os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH"))))
+
+
 def check(what: str | None = None) -> None:
     """Check one exercise ("1.2"), a whole chapter ("1") or all, from a notebook; prints what the command prints."""
-    from chapters.checking import check_and_print
-
+    try:
+        from chapters.checking import check_and_print
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("chapters", "shared"):
+            raise
+        print(f"this Python lacks the book's packages ({error}); choose the kernel of .venv (make setup makes it)")
+        return
     if what is not None and not isinstance(what, str):
         raise TypeError(f'put the exercise in quotes, check("{what}"): as a number, 1.10 would be 1.1')
     check_and_print(what)

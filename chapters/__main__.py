@@ -8,19 +8,29 @@ from typing import Annotated
 
 try:
     import typer
-except ModuleNotFoundError:
-    sys.exit("the book's packages are not here; activate its environment, . .venv/bin/activate (make setup makes it)")
-from rich.console import Console
+    from rich.console import Console
 
-from chapters import answers, author, bench, evaluate
-from chapters.checking import check as run_check
-from chapters.checking import print_results
-from chapters.console import console, run_instead, say, working
-from chapters.exercises import Book, Exercise
-from chapters.overview import overview
-from chapters.progress import Progress
-from chapters.regions import BookError
-from chapters.solutions import read_solutions
+    from chapters import answers, author, bench, bench_stacks, evaluate
+    from chapters.book import web_book
+    from chapters.checking import check as run_check
+    from chapters.checking import print_checked, print_results
+    from chapters.console import console, run_instead, say, working
+    from chapters.exercises import Book, Exercise
+    from chapters.overview import overview
+    from chapters.progress import Progress
+    from chapters.regions import BookError
+    from chapters.solutions import read_solutions
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] in ("chapters", "shared"):
+        raise
+    sys.exit("the book's packages are not here; activate its environment, . .venv/bin/activate (make setup makes it)")
+except ImportError as error:
+    if error.name:
+        raise
+    sys.stderr.write(f"{error}\n")  # shared/__init__.py says what is wrong with the parts in use
+    sys.exit(2)
+except KeyboardInterrupt:
+    sys.exit(130)
 
 app = typer.Typer(
     help="Work through the book: check your exercises, get hints, run the server on your own parts.",
@@ -29,10 +39,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench.app, name="bench")
-app.command()(evaluate.evaluate)
 
 Which = Annotated[str, typer.Argument(metavar="WHICH", help="a chapter (9) or an exercise (9.4)")]
-Chapter = Annotated[int, typer.Argument(metavar="CHAPTER", help="a chapter's number")]
+Chapter = Annotated[str, typer.Argument(metavar="CHAPTER", help="a chapter's number")]
 
 
 @app.callback(invoke_without_command=True)
@@ -54,11 +63,11 @@ def check(
     which: Annotated[str | None, typer.Argument(metavar="[WHICH]", help="a chapter (9) or an exercise (9.4)")] = None,
     traceback: Annotated[bool, typer.Option("--traceback", help="show Python's traceback too")] = False,
 ) -> None:
-    """Check your answers. Exit code 1 when one is wrong."""
+    """Check your answers. Exit code 1 when one is wrong, 2 when a file can't be read."""
     with working(f"checking {which or 'everything'}"):
-        results = run_check(which, Book(), Progress())
-    print_results(results, console, traceback)
-    raise typer.Exit(int(any(result.status == "not yet" for result in results)))
+        checked = run_check(which, Book(), Progress())
+    print_checked(checked, console, traceback)
+    raise typer.Exit(checked.exit_status)
 
 
 @app.command()
@@ -75,8 +84,8 @@ def watch(which: Which) -> None:
                 console.rule(time.strftime("%H:%M:%S"))
                 try:
                     with working(f"checking {which}"):
-                        results = run_check(which, book, Progress())
-                    print_results(results, console)
+                        checked = run_check(which, book, Progress())
+                    print_checked(checked, console)
                 except BookError as error:
                     console.print(str(error), style="red", markup=False)
                 console.print("watching; save to check again, Ctrl-C to stop", style="dim")
@@ -109,15 +118,18 @@ def hint(
 
 @app.command()
 def answer(
-    which: Which, write: Annotated[bool, typer.Option("--write", help="fill it into your file")] = False
+    which: Which,
+    write: Annotated[
+        bool, typer.Option("--write", help="fill it into your file; of a chapter, only what is to do")
+    ] = False,
+    all_: Annotated[bool, typer.Option("--all", help="with --write: also over what you have written")] = False,
 ) -> None:
     """Show the reference's answer with its reason, or fill it in."""
     book = Book()
-    chosen = book.select(which)
     if write:
-        say(answers.write_answer(chosen, book))
+        say(answers.write_answer(which, book, over=all_))
         return
-    for exercise in chosen:
+    for exercise in book.select(which):
         solution = read_solutions(book.solutions(exercise.chapter) / "README.md", book)[exercise.id]
         console.print(f"{exercise.id}  {exercise.title}", style="bold")
         console.print(
@@ -145,7 +157,7 @@ def reset(which: Which) -> None:
 
 @app.command()
 def use(
-    chapter: Annotated[int | None, typer.Argument(metavar="[CHAPTER]")] = None,
+    which: Annotated[str | None, typer.Argument(metavar="[CHAPTER]", help="a chapter's number")] = None,
     reference: Annotated[
         bool, typer.Option("--reference", help="back to the finished parts (without a number: all)")
     ] = False,
@@ -153,6 +165,7 @@ def use(
 ) -> None:
     """Run later chapters and the server on your parts of a chapter."""
     book, done = Book(), Progress()
+    chapter = None if which is None else whole(book, which, "use")
     if chapter is not None:
         book.select(str(chapter))
     if reference:
@@ -161,8 +174,10 @@ def use(
     if chapter is None:
         raise BookError("which chapter? python -m chapters use 9 (or: use --reference, for the finished parts)")
     with working(f"checking chapter {chapter}"):
-        results = run_check(str(chapter), book, done)
-    failing = [result for result in results if result.status == "not yet"]
+        checked = run_check(str(chapter), book, done)
+    if checked.broken:
+        raise BookError("\n".join([*checked.broken, "nothing was changed"]))
+    failing = [result for result in checked.results if result.status == "not yet"]
     if failing and not force:
         print_results(failing, console)
         raise BookError(
@@ -170,18 +185,21 @@ def use(
             f"mend that, or: python -m chapters use {chapter} --force"
         )
     say(answers.use_own(chapter, book, done))
-    console.print("if the server's stack uses it, measure it for the scoreboard: python -m chapters bench", style="dim")
+    if chapter in {8, *bench_stacks.CHAPTER.values()}:  # the row int8 has its weights from chapter 8
+        console.print("its row of the scoreboard is measured by: python -m chapters bench", style="dim")
 
 
-@app.command()
-def notebook(chapter: Chapter) -> None:
-    """Open a chapter's notebook in Jupyter."""
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def notebook(context: typer.Context, which: Chapter) -> None:
+    """Open a chapter's notebook in Jupyter. Other options, such as --no-browser, are jupyter lab's."""
     book = Book()
+    chapter = whole(book, which, "notebook")
     if chapter not in book.folders:
         raise BookError(f"no chapter {chapter}; there are: {', '.join(map(str, book.folders))}")
-    path = book.folders[chapter] / "notebook.ipynb"
+    # from the root, so that the other chapters and the answers can be opened, too
+    opened = f"--LabApp.default_url=/lab/tree/{book.relative(book.folders[chapter])}/notebook.ipynb"
     root = ["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-    run_instead("jupyter", "lab", *root, str(path))
+    run_instead("jupyter", "lab", *root, f"--ServerApp.root_dir={book.root}", opened, *context.args)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
@@ -190,14 +208,13 @@ def serve(context: typer.Context) -> None:
     run_instead("shared.serving", *context.args)
 
 
+app.command()(evaluate.evaluate)
 app.command()(author.claims)
-for name, command in {
-    "build": author.build,
-    "execute": author.execute,
-    "verify": author.verify,
-    "test-solved": author.solved_tests,
-}.items():
-    app.command(name, rich_help_panel="For authors")(command)
+app.command("build", rich_help_panel="For authors")(author.build)
+app.command("execute", rich_help_panel="For authors")(author.execute)
+app.command("verify", rich_help_panel="For authors")(author.verify)
+app.command("test-solved", rich_help_panel="For authors")(author.solved_tests)
+app.command("book", rich_help_panel="For authors")(web_book)
 
 
 def one(book: Book, exercise: str) -> Exercise:
@@ -208,11 +225,21 @@ def one(book: Book, exercise: str) -> Exercise:
     return chosen[0]
 
 
+def whole(book: Book, chapter: str, command: str) -> int:
+    """The chapter meant; an exercise, and what is neither, is refused."""
+    if not chapter.isdecimal():
+        number = book.select(chapter)[0].chapter
+        raise BookError(f"{command} takes a whole chapter: python -m chapters {command} {number}")
+    return int(chapter)
+
+
 def main() -> None:
     """Run the command; errors are one line, Ctrl-C is quiet."""
     try:
         app()
-    except (BookError, OSError) as error:
+    except (BookError, OSError, ImportError) as error:
+        if isinstance(error, ImportError) and error.name:  # not a word of shared/__init__.py on the parts in use
+            raise
         Console(stderr=True, soft_wrap=True).print(str(error), style="red", markup=False, highlight=False)
         sys.exit(2)
 

@@ -10,9 +10,13 @@ from chapters.regions import BookError, fill, find_regions, stub, with_ends
 from chapters.views import back_up, is_edited, view, write_atomically
 
 
-def write_answer(exercises: list[Exercise], book: Book) -> list[str]:
-    """Put the reference's bodies into the reader's files; what stood there is kept in .backup/. Returns lines."""
-    return change_bodies(exercises, book, lambda exercise: exercise.region.body, "answer written")
+def write_answer(what: str, book: Book, over: bool = False) -> list[str]:
+    """Put the reference's bodies into the reader's files; what stood there is kept in .backup/. Returns lines.
+
+    A whole chapter's bodies that the reader has written are left alone, unless `over`.
+    """
+    keep = "" if over or "." in what else f"python -m chapters answer {what} --write --all"
+    return change_bodies(book.select(what), book, lambda exercise: exercise.region.body, "answer written", keep)
 
 
 def reset(what: str, book: Book, progress: Progress) -> list[str]:
@@ -35,23 +39,35 @@ def reset(what: str, book: Book, progress: Progress) -> list[str]:
     return lines
 
 
-def change_bodies(exercises: list[Exercise], book: Book, body: Callable[[Exercise], str], done: str) -> list[str]:
-    """Replace bodies in the reader's files, a copy kept of each that changes; the bodies replaced may be broken."""
+def change_bodies(
+    exercises: list[Exercise], book: Book, body: Callable[[Exercise], str], done: str, keep: str = ""
+) -> list[str]:
+    """Replace bodies in the reader's files, a copy kept of each that changes; the bodies replaced may be broken.
+
+    keep: only bodies that are to do are replaced; for the others, this command is named that replaces them, too.
+    """
     lines = []
     modules: dict[Path, Module] = {exercise.module.view: exercise.module for exercise in exercises}
     for path, module in modules.items():
         file, old = book.relative(path), raw_text(module, book)
         text = with_ends(old, file)
         check_markers(text, module, book)
-        new = fill(text, {e.id: body(e) for e in exercises if e.module == module}, file)
+        bodies = {e.id: body(e) for e in exercises if e.module == module}
+        touched = [region for region in find_regions(text, file) if region.id in bodies]
+        if own := [r.id for r in touched if keep and not r.is_todo and r.body != bodies[r.id]]:
+            one = f"one of them: python -m chapters answer {own[0]} --write"
+            lines.append(f"{file}: yours, left alone: {', '.join(own)} (to replace them: {keep}; {one})")
+            touched = [region for region in touched if region.id not in own]
+            bodies = {region.id: bodies[region.id] for region in touched}
+        new = fill(text, bodies, file)
         if new == old:
-            lines.append(f"{file}: nothing to change")
+            if not own:
+                lines.append(f"{file}: nothing to change")
             continue
-        touched = [region for region in find_regions(text, file) if region.id in {e.id for e in exercises}]
         if text != old or not all(region.is_todo for region in touched):
             lines.append(f"{file}: the file as it was is kept as {book.relative(back_up(path, book))}")
         write_atomically(path, new)
-        lines.append(f"{file}: {done}: {', '.join(e.id for e in exercises if e.module == module)}")
+        lines.append(f"{file}: {done}: {', '.join(bodies)}" if bodies else f"{file}: its '# end' lines are back")
     return lines
 
 

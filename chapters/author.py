@@ -44,6 +44,7 @@ def verify(
 ) -> None:
     """Hold every exercise against the book's contract. Exit code 1 when one breaks it."""
     book = Book()
+    began = time.monotonic()
     with working("verifying", quiet=json) as step:
         verdicts, stray = contract.verify(book, chapter, step)
     bad = bool(stray) or any(verdict.problems for verdict in verdicts)
@@ -59,8 +60,10 @@ def verify(
         )
         say(f"      {problem}" for problem in verdict.problems)
     say(stray)
+    mistakes, broken = sum(len(v.mistakes) for v in verdicts), sum(bool(v.problems) for v in verdicts)
     console.print(
-        f"\n{len(verdicts)} exercises, {sum(bool(v.problems) for v in verdicts)} broken, {len(stray)} stray problems"
+        f"\n{len(verdicts)} exercises with {mistakes} mistakes, {broken} broken, {len(stray)} stray problems, "
+        f"{time.monotonic() - began:.0f} s"
     )
     raise typer.Exit(int(bad))
 
@@ -69,9 +72,10 @@ def claims(
     check_only: Annotated[bool, typer.Option("--check", help="fail when a claim has not been measured")] = False,
 ) -> None:
     """What people say about AI systems, and what the notebooks measured of it."""
+    from chapters import readme
     from shared.measure.claims import CLAIMS
 
-    rows = views.claims(Book())
+    rows = readme.claims(Book())
     missing = sorted(set(CLAIMS) - {row["number"] for row in rows})
     if not check_only:
         table = Table("#", "claim", "verdict", "chapter", box=box.SIMPLE)

@@ -9,19 +9,23 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from typing import NoReturn
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
 STAMP = os.path.join(VENV, "installed")
 NEED_GB = 4
+TELL_S = 30
 
 
-def fail(message):
+def fail(message: str) -> NoReturn:
+    """Say what is wrong, on standard error, and end with status 1."""
     sys.stderr.write("\n" + message + "\n")
     sys.exit(1)
 
 
-def wanted():
+def wanted() -> str:
     """What the environment depends on: the requirements, the package's own metadata, and the interpreter."""
     digest = hashlib.sha256(sys.version.encode())
     for name in ("requirements.txt", "pyproject.toml"):
@@ -31,7 +35,7 @@ def wanted():
     return digest.hexdigest()
 
 
-def usable(python):
+def usable(python: str) -> bool:
     """True when the environment's interpreter runs and is of this version."""
     try:
         answer = subprocess.run([python, "-c", "import sys; print(sys.version)"], capture_output=True, text=True)
@@ -42,7 +46,25 @@ def usable(python):
     )
 
 
-def main():
+def install(python: str) -> int:
+    """Install the requirements; without a terminal a line now and then stands for pip's bars. Returns pip's status."""
+    quiet = not sys.stdout.isatty()
+    words = [python, "-m", "pip", "install", "--disable-pip-version-check", *(["-q"] if quiet else [])]
+    began = time.monotonic()
+    with subprocess.Popen([*words, "-r", os.path.join(ROOT, "requirements.txt")], cwd=ROOT) as pip:
+        try:
+            while True:
+                try:
+                    return pip.wait(timeout=TELL_S)
+                except subprocess.TimeoutExpired:
+                    if quiet:
+                        print("still installing, %.0f s" % (time.monotonic() - began), flush=True)
+        finally:
+            pip.kill()  # Ctrl-C may have reached this process alone
+
+
+def main() -> None:
+    """Make the environment, unless it is there and as wanted. Whatever stands in the way ends the program, in words."""
     if sys.version_info < (3, 11):
         fail(
             "This book needs Python 3.11 or newer; %s is %d.%d.\n"
@@ -62,23 +84,17 @@ def main():
             % (NEED_GB, ROOT, free_gb)
         )
     print("Setting up .venv (once; a few minutes, most of it the download of torch) ...", flush=True)
-    made = subprocess.run([sys.executable, "-m", "venv", *([] if usable(python) else ["--clear"]), VENV])
-    if made.returncode != 0:
-        fail("Python could not make a virtual environment. On Debian and Ubuntu: apt install python3-venv")
-    installed = subprocess.run(
-        [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "--disable-pip-version-check",
-            *([] if sys.stdout.isatty() else ["-q"]),
-            "-r",
-            os.path.join(ROOT, "requirements.txt"),
-        ],
-        cwd=ROOT,
+    # its words are shown when it fails: after Ctrl-C they would be a traceback
+    made = subprocess.run(
+        [sys.executable, "-m", "venv", *([] if usable(python) else ["--clear"]), VENV],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
-    if installed.returncode != 0:
+    if made.returncode != 0:
+        sys.stderr.write(made.stdout)
+        fail("Python could not make a virtual environment. On Debian and Ubuntu: apt install python3-venv")
+    if install(python) != 0:
         fail(
             "The packages could not be installed; pip says why above.\n"
             "  no network or a proxy: connect, or set HTTPS_PROXY, then run the same command again\n"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -11,8 +12,10 @@ from typing import Any
 
 from rich.console import Console
 
+from chapters import python_path
 from chapters.exercises import Book, Exercise, Module, id_key, reader_text
 from chapters.progress import Progress
+from chapters.reach import reach
 from chapters.regions import BookError, Region, find_regions
 from chapters.views import digest
 
@@ -33,14 +36,32 @@ class Result:
     unseen: int = 0  # how many lines came before them
 
 
-def run_tests(book: Book, chapter: int, ids: list[str]) -> list[dict[str, Any]]:
-    """Run the tests of some exercises of one chapter in a process of its own. Returns each test's outcome.
+@dataclass
+class Checked:
+    """What came of a check: the results, and what kept others from being judged, or these from being remembered."""
+
+    results: list[Result] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)  # files that can't be read or imported, and why
+    unjudged: list[str] = field(default_factory=list)  # the exercises that weren't judged for that
+    forgotten: str = ""
+
+    @property
+    def exit_status(self) -> int:
+        """2 when a file is broken, 1 when an answer is wrong, else 0."""
+        return 2 if self.broken else int(any(result.status == "not yet" for result in self.results))
+
+
+def run_tests(book: Book, chapter: int, ids: list[str]) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
+    """Run the tests of some exercises of one chapter in a process of its own.
+
+    Returns each test's outcome, and for each exercise that has tests which can't be imported, the files at fault.
+    Raises BookError when that is no file of the reader's.
 
     BOOK_RESULTS names a file of outcomes to take instead: `test-solved` has just run those very tests.
     """
     if recorded := os.environ.get("BOOK_RESULTS"):
         outcomes = json.loads(Path(recorded).read_text(encoding="utf-8"))
-        return [outcome for outcome in outcomes if outcome["exercise"] in ids]
+        return [outcome for outcome in outcomes if outcome["exercise"] in ids], {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "results.json"
         command = [
@@ -51,6 +72,7 @@ def run_tests(book: Book, chapter: int, ids: list[str]) -> list[dict[str, Any]]:
             "--no-header",
             "-p",
             "no:cacheprovider",
+            "--continue-on-collection-errors",
             f"--results={file}",
             *(f"--exercise={exercise_id}" for exercise_id in ids),
             *book.test_files(chapter, ids),
@@ -62,20 +84,24 @@ def run_tests(book: Book, chapter: int, ids: list[str]) -> list[dict[str, Any]]:
                 capture_output=True,
                 text=True,
                 timeout=LIMIT_S,
-                env=os.environ | PLAIN_PYTEST | {"PYTHONPATH": str(book.root)},
+                env=os.environ | PLAIN_PYTEST | {"PYTHONPATH": python_path(book.root)},
             )
         except subprocess.TimeoutExpired:
             raise BookError(f"the tests of chapter {chapter} ran for more than {LIMIT_S} s and were stopped") from None
-        if not file.exists() or run.returncode not in (0, 1, 5):
-            raise BookError(
-                import_error(book, chapter)
-                or f"the tests of chapter {chapter} could not run:\n" + run.stdout[-4000:] + run.stderr[-2000:]
-            )
-        return json.loads(file.read_text(encoding="utf-8"))
+        uncollected = set(re.findall(r"ERROR collecting (\S.*\.py)", run.stdout))
+        ran = file.exists() and run.returncode in (0, 1, 5)
+        broken = import_errors(book, chapter) if uncollected or not ran else []
+        if not broken and (uncollected or not ran):
+            raise BookError(f"the tests of chapter {chapter} could not run:\n{run.stdout[-4000:]}{run.stderr[-2000:]}")
+        if not ran:
+            raise BookError("\n".join(broken))
+        named = [marked for test, marked in book.test_markers(chapter).items() if book.relative(test) in uncollected]
+        unjudged = set(ids) & {exercise_id for marked in named for exercise_id in marked}
+        return json.loads(file.read_text(encoding="utf-8")), dict.fromkeys(unjudged, broken)
 
 
-def import_error(book: Book, chapter: int) -> str:
-    """Why a chapter's files can't be imported, in one line with its place; empty when they can."""
+def import_errors(book: Book, chapter: int) -> list[str]:
+    """Why a chapter's files can't be read or imported, a line with its place for each that can't."""
     code = (
         "import importlib, sys, traceback\n"
         "try: importlib.import_module(sys.argv[1])\n"
@@ -84,31 +110,49 @@ def import_error(book: Book, chapter: int) -> str:
         "    place = f':{frames[-1].lineno}' if frames else ''\n"
         "    print(f'{sys.argv[3]}{place}: {type(error).__name__}: {error}')"
     )
+    found = []
     for module in book.chapter_modules(chapter):
+        try:
+            reader_text(module, book)
+        except BookError as error:
+            found.append(str(error))
+            continue
         run = subprocess.run(
             [sys.executable, "-c", code, module.view_name, str(module.view), book.relative(module.view)],
             cwd=book.root,
             capture_output=True,
             text=True,
-            env=os.environ | {"PYTHONPATH": str(book.root)},
+            env=os.environ | {"PYTHONPATH": python_path(book.root)},
         )
         if run.stdout.strip():
-            return f"the file can't be imported: {run.stdout.strip().splitlines()[-1]}"
-    return ""
+            found.append(f"the file can't be imported: {run.stdout.strip().splitlines()[-1]}")
+    return found
 
 
-def check(what: str | None, book: Book, progress: Progress) -> list[Result]:
-    """Check one exercise ("9.4"), a chapter ("9") or all, and remember the outcome. Raises BookError."""
+def check(what: str | None, book: Book, progress: Progress) -> Checked:
+    """Check one exercise ("9.4"), a chapter ("9") or all, and remember the outcome. Raises BookError.
+
+    A file that is broken doesn't keep those that aren't from being checked.
+    """
     chosen = book.select(what)
-    found: list[Result] = []
+    checked = Checked()
     now: dict[str, str] = {}  # exercise -> digest of its body
     for chapter in sorted({exercise.chapter for exercise in chosen}):
         here = [exercise for exercise in chosen if exercise.chapter == chapter]
-        bodies = reader_bodies(book, chapter)
+        bodies: dict[str, Region] = {}
+        for module in dict.fromkeys(exercise.module for exercise in here):
+            try:
+                bodies |= module_bodies(book, module)
+            except BookError as error:
+                checked.broken.append(str(error))
         now |= {exercise_id: digest(region.body) for exercise_id, region in bodies.items()}
-        ready = [e.id for e in here if not bodies[e.id].is_todo]
-        outcomes = run_tests(book, chapter, ready) if ready else []
+        ready = [e.id for e in here if e.id in bodies and not bodies[e.id].is_todo]
+        outcomes, unjudged = run_tests(book, chapter, ready) if ready else ([], {})
+        checked.broken += [why for reasons in unjudged.values() for why in reasons]
         for exercise in here:
+            if exercise.id in unjudged or exercise.id not in bodies:
+                checked.unjudged.append(exercise.id)
+                continue
             own = [outcome for outcome in outcomes if outcome["exercise"] == exercise.id]
             region = bodies[exercise.id]
             file = book.relative(exercise.module.view)
@@ -122,10 +166,14 @@ def check(what: str | None, book: Book, progress: Progress) -> list[Result]:
                     progress.checked.pop(exercise.id, None)
                 else:
                     progress.checked[exercise.id] = {"status": result.status, "digest": now[exercise.id]}
-            found.append(result)
-    name_culprits(found, book, progress, now)
-    progress.save()
-    return found
+            checked.results.append(result)
+    checked.broken = list(dict.fromkeys(checked.broken))
+    name_culprits(checked.results, book, progress, now)
+    try:
+        progress.save()
+    except BookError as error:  # in a folder that can't be written a verdict is a verdict, too
+        checked.forgotten = f"not remembered: {error}"
+    return checked
 
 
 def name_culprits(results: list[Result], book: Book, progress: Progress, now: dict[str, str]) -> None:
@@ -143,15 +191,10 @@ def name_culprits(results: list[Result], book: Book, progress: Progress, now: di
             and id_key(exercise_id) < id_key(result.exercise.id)
         ]
         if result.status == "not yet" and earlier:
-            result.lines.insert(
-                -1, f"or is it {' or '.join(sorted(earlier, key=id_key))}? not right yet, and maybe used here"
-            )
-
-
-def reader_bodies(book: Book, chapter: int) -> dict[str, Region]:
-    """Exercise id -> the region in the reader's file, for a chapter. Raises BookError for the first broken file."""
-    modules = book.chapter_modules(chapter)
-    return {id_: region for module in modules for id_, region in module_bodies(book, module).items()}
+            reached = reach(result.exercise, book)
+            used = [id_ for id_ in sorted(earlier, key=id_key) if set(book.exercises[id_].title.split(".")) <= reached]
+            if used:
+                result.lines.insert(-1, f"or is it {' or '.join(used)}? not right yet, and maybe used here")
 
 
 def module_bodies(book: Book, module: Module) -> dict[str, Region]:
@@ -161,6 +204,7 @@ def module_bodies(book: Book, module: Module) -> dict[str, Region]:
 
 def judge(exercise: Exercise, outcomes: list[dict[str, Any]], body: list[str]) -> Result:
     """Turn an exercise's test outcomes into one result: the first rejection speaks, and an error is named beside it.
+    A name that doesn't exist comes before all else: nothing is as easy to mend.
 
     body: the places of the answer's lines. An error is shown where it passed through them: what was called from there
     may be right, and have been handed the wrong thing.
@@ -168,9 +212,12 @@ def judge(exercise: Exercise, outcomes: list[dict[str, Any]], body: list[str]) -
     hint = f"python -m chapters hint {exercise.id}"
     rejected = [outcome for outcome in outcomes if outcome["outcome"] == "rejected"]
     crashed = [outcome for outcome in outcomes if outcome["outcome"] == "crashed"]
-    if failed := rejected or crashed:
+    unknown = [outcome for outcome in crashed if outcome["detail"].startswith(("NameError:", "AttributeError: module"))]
+    if failed := unknown or rejected or crashed:
         first = failed[0]
         error = [f"and in another test: {crashed[0]['detail']}"] if rejected and crashed else []
+        if error and first["detail"].startswith(crashed[0]["detail"].split(":")[0] + ":"):
+            error = []  # the same kind of error, and this time with its cause
         passed = [place for place in first.get("places", []) if place in body]
         where = (first["outcome"] == "crashed" and (passed[0] if passed else first["place"])) or body[0]
         return Result(
@@ -214,11 +261,22 @@ def print_results(results: list[Result], console: Console, tracebacks: bool = Fa
         console.print("\n" + " · ".join(f"{count} {status}" for status, count in counts.items()), highlight=False)
 
 
+def print_checked(checked: Checked, console: Console, tracebacks: bool = False) -> None:
+    """All that came of a check: the results, then the files that are broken."""
+    print_results(checked.results, console, tracebacks)
+    for problem in checked.broken:
+        console.print(problem, style="red", highlight=False, markup=False, soft_wrap=True)
+    if checked.broken and checked.results:
+        console.print(f"not checked for that: {', '.join(checked.unjudged)}", highlight=False, soft_wrap=True)
+    if checked.forgotten:
+        console.print(checked.forgotten, style="red", highlight=False, markup=False, soft_wrap=True)
+
+
 def check_and_print(what: str | None) -> None:
     """The notebook's check: the same words as the command's."""
     book = Book()
     console = Console(force_jupyter=False, force_terminal=False, width=110)
     try:
-        print_results(check(what, book, Progress(book.root)), console)
+        print_checked(check(what, book, Progress(book.root)), console)
     except BookError as error:
         console.print(str(error), highlight=False, markup=False)

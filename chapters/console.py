@@ -14,6 +14,7 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 def say(lines: Iterable[str]) -> None:
+    """Print lines as they are: "[9.4]" in one is not markup."""
     for line in lines:
         console.print(line, markup=False)
 

@@ -74,6 +74,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
+        """What the report calls it: the folder's name, and whether it is quantised."""
         return self.path.resolve().name + (QUANTISED if self.int8 else "")
 
 
@@ -190,6 +191,7 @@ def comparable(texts: list[str], models: Sequence[Candidate]) -> tuple[list[str]
 
 
 def load(spec: Candidate) -> "Transformer":
+    """The candidate's weights, quantised to int8 where its name asked for that, which takes some seconds."""
     from shared.model.weights import load_model
 
     model = load_model(spec.path)

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from chapters import ROOT
@@ -37,6 +37,7 @@ class Exercise:
 
     @property
     def chapter(self) -> int:
+        """The chapter's number, 9 of "9.4"."""
         return self.module.chapter
 
 
@@ -134,6 +135,7 @@ class Book:
         return [module for module in self.modules if module.chapter == chapter]
 
     def tests(self, chapter: int) -> Path:
+        """The folder of the chapter's tests."""
         return self.root / "tests" / self.folders[chapter].name
 
     def test_markers(self, chapter: int) -> dict[Path, set[str]]:
@@ -149,6 +151,7 @@ class Book:
         return found or [str(self.tests(chapter))]
 
     def solutions(self, chapter: int) -> Path:
+        """The folder of the chapter's answers and its executed notebook."""
         return self.root / "solutions" / self.folders[chapter].name
 
     def relative(self, path: Path) -> str:
@@ -162,6 +165,7 @@ def id_key(exercise_id: str) -> tuple[int, int]:
     return int(chapter), int(number)
 
 
+@lru_cache(maxsize=1)  # asked for once an exercise, file by file
 def parse(text: str, file: str) -> ast.Module:
     """The file's syntax tree. Raises RegionError with the line of a syntax error."""
     try:

@@ -82,7 +82,7 @@ def expect_close(got: Any, want: Any, because: str, rtol: float = 1e-5, atol: fl
         place = f" at [{', '.join(map(str, index))}]" if index else ""
         g, w = a[index].item(), b[index].item()
         ratio = ""
-        if all(type(v) in (int, float) and v and np.isfinite(v) for v in (g, w)):
+        if all(type(v) in (int, float) and v and np.isfinite(v) for v in (g, w)) and f"{g / w:.3g}" != "1":
             ratio = f" ({g / w:.3g} times)"
         count = f"; {int(wrong.sum())} of {wrong.size} values are wrong" if wrong.size > 1 else ""
         wanted, found = numbers(w, g)
@@ -112,7 +112,7 @@ def expect_raises(kind: type[Exception], because: str, match: str | None = None)
 @contextmanager
 def crash_means(because: str, *kinds: type[Exception]) -> Iterator[None]:
     """Reject with the likely cause when the block raises one of `kinds`. None named: anything but a slip of the pen (a
-    name that isn't there), whose own message says more."""
+    name that isn't there, arguments that a call doesn't take), whose own message says more."""
     from chapters import Todo
 
     try:
@@ -120,17 +120,22 @@ def crash_means(because: str, *kinds: type[Exception]) -> Iterator[None]:
     except (Todo, Rejected):
         raise
     except Exception as error:
-        if not isinstance(error, kinds) if kinds else isinstance(error, NameError | AttributeError):
+        slip = (
+            isinstance(error, NameError | AttributeError) or isinstance(error, TypeError) and "argument" in str(error)
+        )
+        if not isinstance(error, kinds) if kinds else slip:
             raise
         rejected = Rejected(f"{type(error).__name__}: {error}", because)
         raise rejected.with_traceback(error.__traceback__) from error
 
 
 def is_array(value: Any) -> bool:
+    """Whether it is of NumPy or torch, without importing torch."""
     return isinstance(value, np.ndarray) or hasattr(value, "detach")
 
 
 def to_array(value: Any) -> np.ndarray:
+    """Numbers of NumPy, torch, or lists of either, as an array; bf16 and fp16 as float32, which NumPy can hold."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         value = value.float() if str(value.dtype) in ("torch.bfloat16", "torch.float16") else value
@@ -141,6 +146,7 @@ def to_array(value: Any) -> np.ndarray:
 
 
 def plainly_equal(got: Any, want: Any) -> bool:
+    """Equality that tells True from 1 and a list from a tuple, and looks at every element of an array."""
     if is_array(got) or is_array(want):
         a, b = to_array(got), to_array(want)
         return a.shape == b.shape and bool((a == b).all())
@@ -158,6 +164,7 @@ def numbers(want: Any, got: Any) -> tuple[str, str]:
     if not (isinstance(want, float) and isinstance(got, float)):
         wanted, found = (f"{value:.6g}" if isinstance(value, float) else str(value) for value in (want, got))
         return wanted, found
+    want, got = want + 0.0, got + 0.0  # -0.0 would be shown as "-0"
     digits = next((d for d in (6, 9, 12) if f"{want:.{d}g}" != f"{got:.{d}g}"), 17)
     return f"{want:.{digits}g}", f"{got:.{digits}g}"
 
@@ -169,5 +176,6 @@ def unlike(want: Any, got: Any) -> tuple[str, str]:
 
 
 def short(value: Any) -> str:
+    """A value for a message: its repr, cut where it is longer than a reader wants."""
     text = repr(value)
     return text if len(text) <= 200 else text[:150] + f" … ({len(text)} characters)"

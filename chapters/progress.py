@@ -25,26 +25,32 @@ class Progress:
             loaded = json.loads(self.path.read_text(encoding="utf-8"))
             if not isinstance(loaded, dict) or not all(isinstance(loaded.get(key, {}), dict) for key in self.data):
                 raise ValueError("not the expected shape")
+            if not all(isinstance(file, str) for file in loaded.get("use", {}).values()):
+                raise ValueError("what is in use is not a file")
             self.data |= {key: loaded.get(key, {}) for key in self.data}
         except FileNotFoundError:
             pass
         except ValueError as error:
             raise BookError(
-                f"{self.path.name} can't be read ({error}); it only holds ticks and choices: move it away, "
-                "then check your chapters again"
+                f"{FILE} can't be read ({error}); it holds the ticks, the hints shown and what is in use, and no code: "
+                f"mv {FILE} {FILE}.broken, then check your chapters and use them again"
             ) from None
 
     @property
     def checked(self) -> dict[str, Any]:
+        """Exercise id -> the outcome of its latest check."""
         return self.data["checked"]
 
     @property
     def hints(self) -> dict[str, Any]:
+        """Exercise id -> how many hints were given."""
         return self.data["hints"]
 
     @property
     def use(self) -> dict[str, Any]:
+        """Finished module's name -> the reader's file that stands in for it; shared/__init__.py reads this."""
         return self.data["use"]
 
     def save(self) -> None:
+        """Write it to its file, at once and whole, so that Ctrl-C leaves no half of it."""
         write_atomically(self.path, json.dumps(self.data, indent=1, sort_keys=True) + "\n")

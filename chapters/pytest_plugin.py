@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,6 +25,7 @@ endless = pytest.StashKey[set[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options by which `check` and `verify` run one exercise's tests and read what came of them."""
     group = parser.getgroup("exercises")
     group.addoption(
         "--exercise", action="append", default=[], metavar="ID", help="run only this exercise's tests (9.4)"
@@ -37,6 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Name the markers; with --reference, serve shared/'s modules under the readers' names."""
     config.addinivalue_line("markers", "exercise(id): judges one exercise; skipped while that is still to do")
     config.addinivalue_line("markers", "real: needs the real model (fetched on first use)")
     config.addinivalue_line("markers", "gpu: needs a CUDA device")
@@ -48,15 +50,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def exercise_id(item: pytest.Item) -> str | None:
+    """The exercise that a test judges, such as "9.4"; None for a test of anything else."""
     marker = item.get_closest_marker("exercise")
     return marker.args[0] if marker else None
 
 
 def of_a_chapter(item: pytest.Item) -> bool:
+    """Whether the test lies in a chapter's folder, tests/chNN_*/."""
     return bool(re.search(r"\btests/ch\d\d_\w+/", item.nodeid))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what wasn't asked for, begin with the longest, and skip what needs a GPU where there is none."""
     wanted = set(config.getoption("--exercise"))
     judges_only = config.getoption("--judges-only")
     left: list[pytest.Item] = []
@@ -79,7 +84,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Stop an exercise's test that doesn't end."""
     limit = item.config.getoption("--exercise-seconds")
     alarm = hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
@@ -123,7 +128,10 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a Todo into a skip and a Rejected into its words, and note the outcome for --results."""
     report = yield
     ident = exercise_id(item)
     outcome: dict[str, Any] | None = None
@@ -166,9 +174,18 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    file = session.config.getoption("--results")
-    if file:
-        Path(file).write_text(json.dumps(session.config.stash[results]), encoding="utf-8")
+    """Write the outcomes to the file of --results: a list of {exercise, test, outcome, …}."""
+    outcomes, file = session.config.stash[results], session.config.getoption("--results")
+    if hasattr(session.config, "workeroutput"):  # one of several that pytest-xdist has started
+        session.config.workeroutput["exercises"] = outcomes
+    elif file:
+        Path(file).write_text(json.dumps(outcomes), encoding="utf-8")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add a worker's outcomes to those that are written at the end; one that crashed has none."""
+    node.config.stash[results].extend(getattr(node, "workeroutput", {}).get("exercises", []))
 
 
 def find_todo(error: BaseException | None) -> Todo | None:
@@ -196,5 +213,6 @@ def readers_lines(stack: traceback.StackSummary) -> list[str]:
 
 
 def shown(filename: str) -> str:
+    """A path as messages name it: from the repository's root, where it is below that."""
     path = Path(filename)
     return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else filename

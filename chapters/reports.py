@@ -19,6 +19,7 @@ def prepare_output(path: Path | None) -> None:
 
 
 def write_report(path: Path, report: dict[str, Any]) -> None:
+    """Write a report as JSON and say so. Raises BookError when it can't be written."""
     from shared.measure.files import write_json
 
     try:

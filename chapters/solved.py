@@ -1,71 +1,38 @@
-"""A scratch copy of the book with every answer filled in, as a reader would have it; notebooks are executed there."""
+"""The book on the reader's own parts: every answer filled in, in a scratch copy, then tested and its notebooks run."""
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from chapters.answers import use_own, write_answer
+from chapters.checking import PLAIN_PYTEST
 from chapters.exercises import Book
-from chapters.progress import Progress
 from chapters.regions import BookError
-from chapters.views import view, write_atomically
+from chapters.scratch import environment, scratch_copy, solve
+from chapters.views import write_atomically
 
-CELL_S = 300
+CELL_S = 300  # a cell that runs for longer is stopped
+NOTEBOOK_S = 90  # a notebook that takes longer is too long, even where two run at a time
+LONGEST = (7, 8, 14)  # the notebooks that begin
+TOGETHER = (9, 10, 12)  # the chapters that are tried together, and alone
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 
 
 @contextmanager
-def solved_copy(book: Book) -> Iterator[Path]:
-    """A temporary copy of the repository, all answers written and in use. Models and corpora are shared by links."""
-    with tempfile.TemporaryDirectory(prefix="solved-") as scratch:
-        root = Path(scratch) / "book"
-        for path in book_files(book.root):
-            target = root / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(book.root / path, target)
-        (root / "data").mkdir(exist_ok=True)
-        for name in ("models", "corpus"):  # made once, by the finished code, for both
-            (book.root / "data" / name).mkdir(parents=True, exist_ok=True)
-            (root / "data" / name).symlink_to(book.root / "data" / name)
-        copy = Book(root)
-        for module in copy.modules:  # the reader's own answers stay out of it
-            write_atomically(module.view, view(module, copy))
-        progress = Progress(root)
-        for chapter in sorted({module.chapter for module in copy.modules}):
-            write_answer(copy.select(str(chapter)), copy)
-            use_own(chapter, copy, progress)
+def solved_copy(book: Book, outcomes: Path | None = None) -> Iterator[Path]:
+    """A scratch copy with all answers written and in use. outcomes: of the exercises' tests, for `use` to go by."""
+    with scratch_copy(book) as root:
+        if outcomes is None:  # nothing was judged
+            outcomes = root.parent / "none.json"
+            outcomes.write_text("[]")
+        solve(root, outcomes)
         yield root
-
-
-def book_files(root: Path) -> list[str]:
-    """The repository's files, without what git ignores."""
-    try:
-        listed = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.split("\0")
-        return [name for name in listed if name and (root / name).is_file()]
-    except (OSError, subprocess.CalledProcessError):  # a downloaded archive has no git
-        skip = {".venv", ".git", ".backup", "__pycache__", ".progress.json", "models", "results", "corpus", "mnist"}
-        return [
-            path.relative_to(root).as_posix()
-            for path in root.rglob("*")
-            if path.is_file() and not skip & set(path.relative_to(root).parts)
-        ]
-
-
-def environment(root: Path) -> dict[str, str]:
-    """The environment for a process that runs in the scratch copy: its own packages come first."""
-    return os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def clean_notebook(path: Path) -> None:
@@ -122,45 +89,92 @@ def execute(chapter: int, book: Book) -> Path:
 
 
 def solved_tests(book: Book, chapter: int | None) -> int:
-    """In the solved copy: run the exercises' tests, the server's tests (it runs on the reader's parts there) and, by
-    nbval, the solved notebooks. Returns pytest's exit code: the first that isn't 0.
+    """Everything that runs on a reader's parts, tested on them. Returns the first exit code that isn't 0.
 
-    The chapters' other tests judge shared/ alone, whose text is the same here: pytest runs them once, outside. The
-    notebooks' check cells judge the outcomes of the run before: a process for each would take minutes in all.
+    1. Each chapter alone, and 9, 10 and 12 together, in copies where all else is the reference (`chapters.alone`).
+    2. A copy with every answer written and every chapter in use: all tests but those of the book itself, and the server
+       as a process. In `make test` the layers' tests run here only: the texts are those of shared/ (`build --check`),
+       and here the import finder must hold, too, in every process that a test starts. tests/book isn't run here: it
+       makes small books of its own and reads the notebooks. It has run before, on the untouched copy, with the
+       exercises' tests, which must find them all to do there.
+    3. The solved notebooks, by nbval. Their check cells take the outcomes of 2: a process for each would take minutes.
     """
     chapters = sorted(book.folders) if chapter is None else [chapter]
-    with solved_copy(book) as root:
-        notebooks = [root / "solutions" / book.folders[c].name / "notebook.ipynb" for c in chapters]
-        for path in notebooks:
-            if not path.exists():
-                fix = f"python -m chapters execute {int(path.parent.name[2:4])}"
-                raise BookError(f"{path.relative_to(root).as_posix()} is missing; {fix}")
-        names = [book.folders[c].name for c in chapters if Book(root).chapter_modules(c)]
-        tests = [root / "tests" / name for name in [*names, *(["inference", "serving"] if chapter is None else [])]]
-        tests = [folder for folder in tests if folder.exists()]  # a book may have no server yet
-        results = root / "results.json"
-        in_copy = environment(root)
-        pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        judges = [*pytest, "--judges-only", f"--results={results}", *map(str, tests)]
-        judged = subprocess.run(judges, cwd=root, env=in_copy).returncode if tests else 0
-        nbval = [*pytest, "--nbval", "--nbval-current-env", f"--nbval-cell-timeout={CELL_S}"]
-        return run_notebooks(nbval, notebooks, root, in_copy | {"BOOK_RESULTS": str(results)}) or judged
+    for path in (book.solutions(c) / "notebook.ipynb" for c in chapters):
+        if not path.exists():
+            fix = f"python -m chapters execute {int(path.parent.name[2:4])}"
+            raise BookError(f"{book.relative(path)} is missing; {fix}")
+    judged = [c for c in chapters if book.chapter_modules(c)]
+    with tempfile.TemporaryDirectory() as folder:
+        keep, outcomes, results = (Path(folder) / name for name in ("alone", "outcomes.json", "results.json"))
+        keep.mkdir()
+        with timed("chapters alone"):
+            failed = run_alone(book, judged, keep)
+        told = [outcome for file in keep.iterdir() for outcome in json.loads(file.read_text(encoding="utf-8"))]
+        outcomes.write_text(json.dumps(told), encoding="utf-8")
+        with solved_copy(book, outcomes) as root:
+            with timed("tests on the reader's parts"):
+                failed = run_on_parts(root, [] if chapter is None else judged, results) or failed
+            with timed("notebooks"):
+                return run_notebooks(root, [book.folders[c].name for c in chapters], results) or failed
 
 
-def run_notebooks(nbval: list[str], notebooks: list[Path], cwd: Path, env: dict[str, str]) -> int:
+def run_alone(book: Book, chapters: list[int], keep: Path) -> int:
+    """The chapters one by one, and a few together, in two processes; keep: the folder for their tests' outcomes."""
+    groups = [",".join(map(str, TOGETHER))] if set(TOGETHER) < set(chapters) else []
+    groups += map(str, chapters)
+    command = [sys.executable, "-m", "chapters.alone", str(keep)]
+    env = environment(book.root) | PLAIN_PYTEST | {"OMP_NUM_THREADS": "1"}
+    runs = [subprocess.Popen([*command, *half], cwd=book.root, env=env) for half in (groups[::2], groups[1::2]) if half]
+    return next(filter(None, [run.wait() for run in runs]), 0)
+
+
+def run_on_parts(root: Path, chapters: list[int], results: Path) -> int:
+    """The tests in the solved copy: some chapters' exercises, or (none given) all but the book's own."""
+    tests = root / "tests"
+    names = [
+        folder.name for folder in tests.iterdir() if folder.is_dir() and folder.name not in ("book", "__pycache__")
+    ]
+    if chapters:
+        names = [Book(root).folders[c].name for c in chapters]
+    files = [*(str(tests / name) for name in sorted(names)), *map(str, tests.glob("book/test_solved_parts.py"))]
+    spread = ["--judges-only"] if chapters else ["-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+    command = [*PYTEST, *spread, f"--results={results}", *files]
+    return subprocess.run(command, cwd=root, env=environment(root) | {"OMP_NUM_THREADS": "1"}).returncode
+
+
+def run_notebooks(root: Path, names: list[str], results: Path) -> int:
     """Each notebook in a process of its own, two at a time: what they compare, they measure in one process, in turns.
 
-    The cores are shared out: two times two threads on two cores wait for each other most of the time.
-    Prints each one's report when it is done. Returns the first exit code that isn't 0.
+    The cores are shared out: two times two threads on two cores wait for each other most of the time. Prints each one's
+    report when it is done, and a table of the times. Returns the first exit code that isn't 0.
     """
     cores = os.cpu_count() or 1
     at_once = min(2, cores)
-    env = {"OMP_NUM_THREADS": str(cores // at_once)} | env
+    env = {"OMP_NUM_THREADS": str(cores // at_once)} | environment(root) | PLAIN_PYTEST | {"BOOK_RESULTS": str(results)}
+    nbval = [*PYTEST, "-p", "nbval.plugin", "--nbval", "--nbval-current-env", f"--nbval-cell-timeout={CELL_S}"]
+    seconds: dict[str, float] = {}
 
-    def run(path: Path) -> int:
-        done = subprocess.run([*nbval, str(path)], cwd=cwd, env=env, capture_output=True, text=True)
-        print(f"{path.parent.name}/{path.name}\n{done.stdout}{done.stderr}", flush=True)
+    def run(name: str) -> int:
+        began = time.monotonic()
+        command = [*nbval, str(root / "solutions" / name / "notebook.ipynb")]
+        done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True)
+        seconds[name] = time.monotonic() - began
+        print(f"{name}/notebook.ipynb\n{done.stdout}{done.stderr}", flush=True)
         return done.returncode
 
+    order = sorted(names, key=lambda name: int(name[2:4]) not in LONGEST)  # none is left running alone at the end
     with ThreadPoolExecutor(max_workers=at_once) as pool:
-        return next(filter(None, list(pool.map(run, notebooks))), 0)
+        codes = list(pool.map(run, order))
+    for name in sorted(names):
+        print(f"{name:<24}{seconds[name]:6.1f} s" + ("   over 90 s: too long" if seconds[name] > NOTEBOOK_S else ""))
+    print(f"{'all, one after another':<24}{sum(seconds.values()):6.1f} s", flush=True)
+    return next(filter(None, codes), 0)
+
+
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    """Print how long it took."""
+    began = time.monotonic()
+    yield
+    print(f"{what}: {time.monotonic() - began:.0f} s\n", flush=True)

@@ -17,14 +17,16 @@ class Variants(MetaPathFinder, Loader):
         self.sources: dict[str, tuple[str, str]] = {}  # module name -> (file name, source)
 
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        """The served text for a name in `sources`; for any other, None, and Python looks on."""
         if name not in self.sources:
             return None
         return importlib.util.spec_from_file_location(name, self.sources[name][0], loader=self)
 
     def create_module(self, spec: ModuleSpec) -> None:
-        return None
+        """None, which has Python make an ordinary module."""
 
     def exec_module(self, module: ModuleType) -> None:
+        """Run the served text as the module; tracebacks name its file."""
         file, source = self.sources[module.__name__]
         exec(compile(source, file, "exec"), module.__dict__)
 

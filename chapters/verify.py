@@ -8,13 +8,15 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from chapters import python_path
 from chapters.checking import PLAIN_PYTEST
 from chapters.exercises import Book, Exercise, id_key
+from chapters.notebooks import read_cells
 from chapters.regions import BookError
 from chapters.solutions import Solution, read_solutions
-from chapters.views import read_cells
 
 MIN_MISTAKES = 2
 
@@ -43,23 +45,30 @@ def verify(
     verdicts: list[Verdict] = []
     stray: list[str] = []
     with ThreadPoolExecutor(max_workers=2) as pool:
-        for number, (outcomes, problems) in zip(
-            chapters, pool.map(lambda n: run_worker(book, n), chapters), strict=True
-        ):
+        # those with most mistakes first, so that none is left running alone at the end
+        order = sorted(chapters, key=lambda n: -len(written(book.solutions(n) / "README.md")))
+        runs = {number: pool.submit(run_worker, book, number) for number in order}
+        for number in chapters:
             progress(f"chapter {number}")
+            outcomes, problems = runs[number].result()
             found, loose = verify_chapter(book, number, outcomes)
             verdicts += found
             stray += loose + problems
     return verdicts, stray
 
 
+def written(page: Path) -> str:
+    """A page's text; empty when there is none."""
+    return page.read_text(encoding="utf-8") if page.exists() else ""
+
+
 def run_worker(book: Book, chapter: int) -> tuple[dict[str, Any], list[str]]:
     """Run all variants of a chapter's exercises in one process of their own."""
     environment = os.environ | {
-        "PYTHONPATH": str(book.root),
+        "PYTHONPATH": python_path(book.root),
         "BOOK_REFERENCE": "1",
         "OMP_NUM_THREADS": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONDONTWRITEBYTECODE": "",  # each test file is imported some fifty times
         **PLAIN_PYTEST,
     }
     run = subprocess.run(

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from chapters.exercises import Book
+from chapters.exercises import Book, Exercise
 from chapters.regions import fill, stub
 from chapters.solutions import read_solutions
 from chapters.variants import Variants
@@ -73,7 +73,9 @@ def main(chapter: int) -> dict[str, Any]:
     for exercise in book.select(str(chapter)):
         files = book.test_files(chapter, [exercise.id])
 
-        def run(body: str, mistake: bool = False, exercise=exercise, files=files) -> list[dict[str, Any]]:
+        def run(
+            body: str, mistake: bool = False, exercise: Exercise = exercise, files: list[str] = files
+        ) -> list[dict[str, Any]]:
             name = exercise.module.view_name
             file, source = answered[name]
             text = fill(source, {exercise.id: body}, file)

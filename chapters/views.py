@@ -3,21 +3,18 @@
 import ast
 import difflib
 import hashlib
-import json
 import os
 import re
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from chapters import notebooks
 from chapters.exercises import Book, Module, parse
 from chapters.regions import BookError, RegionError, find_regions, skeleton
 from chapters.solutions import fill_answers
 
-TABLE = r"(?P<start><!-- {}: [^\n]* -->)\n(?:.*?\n)?(?P<end><!-- end -->)"
-CLAIMS, BENCHMARKS = (re.compile(TABLE.format(name), re.DOTALL) for name in ("claims", "benchmarks"))
 HEADER = re.compile(r"\A# Yours to finish\. Generated from (?P<source>\S+) \(version (?P<digest>[0-9a-f]{12})\)\.\n")
 
 
@@ -32,6 +29,7 @@ def view(module: Module, book: Book) -> str:
 
 
 def digest(text: str) -> str:
+    """A text's fingerprint, short enough for a file's first line."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -56,11 +54,17 @@ def is_edited(text: str) -> bool:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file in one step, so that a kill at any moment leaves either the old one or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Replace a file in one step, so that a kill at any moment leaves either the old one or the new one.
+
+    Raises BookError when it can't be written.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise BookError(f"{path}: can't be written: {error.strerror}") from None
 
 
 def back_up(path: Path, book: Book) -> Path:
@@ -88,6 +92,11 @@ def build(book: Book) -> list[str]:
             continue
         write_atomically(module.view, text)
         done.append(f"{file}: written")
+    for chapter, folder in book.folders.items():
+        reader, solved = folder / "notebook.ipynb", book.solutions(chapter) / "notebook.ipynb"
+        if notebooks.differ(reader, solved, book) and (texts := notebooks.with_texts(reader, solved, book)):
+            write_atomically(solved, texts)
+            done.append(f"{book.relative(solved)}: its texts written")
     for page, fill in pages(book):
         old = page.read_text(encoding="utf-8")
         if (new := fill(old)) != old:
@@ -96,41 +105,15 @@ def build(book: Book) -> list[str]:
     return done
 
 
-def claims(book: Book) -> list[dict[str, Any]]:
-    """What the executed notebooks say of the claims, by number; see shared.measure.claims.collect."""
-    from shared.measure.claims import collect
-
-    try:
-        return collect(sorted((book.root / "solutions").glob("ch*/notebook.ipynb")))
-    except ValueError as error:
-        raise BookError(str(error)) from None
-
-
-def fill_claims(text: str, book: Book) -> str:
-    """The README with its table of measured claims, from the executed notebooks. Without the markers: unchanged."""
-    if not CLAIMS.search(text):
-        return text
-    lines = ["| # | claim | measured | verdict | chapter |", "|---|---|---|---|---|"]
-    for row in claims(book):
-        cells = [str(row["number"]), row["claim"], row["measured"], row["verdict"], row["chapter"].partition("_")[2]]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
-    return CLAIMS.sub(lambda match: "\n".join([match["start"], *lines, match["end"]]), text)
-
-
-def fill_benchmarks(text: str, book: Book) -> str:
-    """The README with its table of benchmarks, from the numbers that were kept. Without the markers: unchanged."""
-    if not BENCHMARKS.search(text):
-        return text
-    from chapters.bench_table import table
-
-    return BENCHMARKS.sub(lambda match: "\n".join([match["start"], *table(book.root), match["end"]]), text)
-
-
 def pages(book: Book) -> list[tuple[Path, Callable[[str], str]]]:
-    """The pages that are written by hand but for a generated part, each with what fills that part in."""
-    readme = book.root / "README.md"
+    """The pages and pictures that are generated, whole or in part, each with what fills it in; those that exist."""
+    from chapters import glossary, readme, scoreboard_picture, stack_picture  # the reader's commands don't need shared/
+
     found: list[tuple[Path, Callable[[str], str]]] = [
-        (readme, lambda text: fill_benchmarks(fill_claims(text, book), book))
+        (book.root / "README.md", lambda text: readme.fill(text, book)),
+        (book.root / "chapters" / "GLOSSARY.md", lambda _: glossary.page(book)),
+        (book.root / "solutions" / "stack.svg", lambda _: stack_picture.draw(book)),
+        (book.root / "solutions" / "scoreboard.svg", lambda _: scoreboard_picture.draw(book.root)),
     ]
     for chapter in book.folders:
         found.append((book.solutions(chapter) / "README.md", partial(fill_answers, book=book, chapter=chapter)))
@@ -173,43 +156,11 @@ def out_of_step(book: Book) -> list[str]:
         for path in sorted(folder.glob("*.py")):
             if path.name != "__init__.py" and path not in expected:
                 problems.append(f"{book.relative(path)}: no module in shared/ holds these exercises")
-    for chapter, folder in book.folders.items():
+    for chapter in book.folders:
         if not readers_copy:
-            problems += notebook_out_of_step(
-                folder / "notebook.ipynb", book.solutions(chapter) / "notebook.ipynb", book
-            )
+            problems += notebooks.out_of_step(chapter, book)
     for page, fill in pages(book):
         text = page.read_text(encoding="utf-8")
         if fill(text) != text:
             problems.append(f"{book.relative(page)}: its generated part is out of step")
     return problems
-
-
-def notebook_out_of_step(reader: Path, solved: Path, book: Book) -> list[str]:
-    """The reader's notebook must carry no outputs, and the solved one must have the same cells."""
-    if not reader.exists():
-        return []
-    cells = read_cells(reader, book)
-    fix = f"python -m chapters execute {int(reader.parent.name[2:4])}"
-    problems = [
-        f"{book.relative(reader)}: cell {number} carries outputs; clear them: {fix}"
-        for number, cell in enumerate(cells, 1)
-        if cell.get("outputs")
-    ]
-    if not solved.exists():
-        return [*problems, f"{book.relative(solved)}: missing; {fix}"]
-    same = [(c["cell_type"], c["source"]) for c in cells] == [
-        (c["cell_type"], c["source"]) for c in read_cells(solved, book)
-    ]
-    if not same:
-        problems.append(f"{book.relative(solved)}: its cells differ from {book.relative(reader)}; {fix}")
-    return problems
-
-
-def read_cells(path: Path, book: Book) -> list[dict[str, Any]]:
-    """A notebook's cells with their sources as single strings. Raises BookError when the file is not a notebook."""
-    try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise BookError(f"{book.relative(path)}: not a notebook ({error})") from None
-    return [{**cell, "source": "".join(cell["source"])} for cell in cells]

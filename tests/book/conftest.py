@@ -99,10 +99,12 @@ class MiniBook:
     """The tiny book's folder, and ways to change and run it."""
 
     root: Path
+    path: str = ""  # what stands in PYTHONPATH beside the root
 
     def run(self, *arguments: str, ok: bool = True) -> str:
         """Run `python -m chapters …` in it. Returns stdout and stderr together."""
-        environment = os.environ | {"PYTHONPATH": str(self.root), "COLUMNS": "200", "BOOK_REFERENCE": ""}
+        path = os.pathsep.join(filter(None, (str(self.root), self.path)))
+        environment = os.environ | {"PYTHONPATH": path, "COLUMNS": "200", "BOOK_REFERENCE": ""}
         run = subprocess.run(
             [sys.executable, "-m", "chapters", *arguments],
             cwd=self.root,

@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,40 @@ def test_ctrl_c(clone):
     assert run.returncode == 1
     assert "Stopped. Run the same command again" in run.stderr
     assert "Traceback" not in run.stderr
+
+
+def test_ctrl_c_while_the_environment_is_made(clone):
+    run = subprocess.Popen(
+        [sys.executable, "chapters/bootstrap.py"], cwd=clone, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 60
+    while not (clone / ".venv/bin").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(run.pid, signal.SIGINT)  # as a terminal does: to make's child and to all of its own
+    said = run.communicate(timeout=60)[1]
+    assert run.returncode == 1
+    assert said.strip() == "Stopped. Run the same command again to go on; nothing half-made is used."
+
+
+def test_a_venv_that_cannot_be_made_shows_why(clone):
+    (clone / ".venv").write_text("a file")
+    run = bootstrap(clone)
+    assert run.returncode == 1
+    assert ".venv" in run.stderr.partition("Python could not make a virtual environment")[0]
+
+
+def test_without_a_terminal_a_line_tells_that_it_goes_on(clone):
+    (clone / "requirements.txt").write_text("")
+    late = """
+import subprocess
+wait = subprocess.Popen.wait
+def after_one_alarm(self, timeout=None):
+    if timeout and not hasattr(self, "told"):
+        self.told = True
+        raise subprocess.TimeoutExpired("pip", timeout)
+    return wait(self, timeout)
+subprocess.Popen.wait = after_one_alarm
+"""
+    run = bootstrap(clone, late)
+    assert run.returncode == 0, run.stderr
+    assert "still installing, 0 s" in run.stdout
