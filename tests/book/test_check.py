@@ -1,5 +1,7 @@
 """`check` tells the reader what is done, what isn't yet and why, whatever state the file is in."""
 
+import os
+
 RIGHT_AREA = "return math.pi * self.radius**2"
 
 
@@ -233,3 +235,15 @@ def test_the_notebooks_check_prints_the_same(book):
     run = book.python("from chapters import check; check('3.1')")
     assert "expected 6, got 9" in run.stdout
     assert run.stderr == ""
+
+
+def test_a_file_saved_twice_within_a_second_is_read_again(book, monkeypatch):
+    """Python keeps compiled files, and knows a source by its size and the second it was saved in."""
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+    book.solve("3.1", "return x + x")
+    os.utime(book.view, (1_700_000_000, 1_700_000_000))
+    book.run("check", "3.1")
+    assert list(book.view.parent.glob("__pycache__/parts.*.pyc")), "Python has kept it"
+    book.edit("chapters/ch03_toy/parts.py", lambda text: text.replace("return x + x", "return x * x"))
+    os.utime(book.view, (1_700_000_000, 1_700_000_000))
+    assert "you may have squared it" in book.run("check", "3.1", ok=False)
